@@ -32,11 +32,11 @@ LAST = (
 )
 TIMEOUT = 600  # seconds
 PLACES = (
-    "treekit/optax/_boundary.py",
-    "treekit/optax/_select.py",
-    "treekit/optax/_multi_steps.py",
-    "treekit/optax/_preserve.py",
-    "treekit/_filter.py",
+    "treekit/optax/_kernel/boundary.py",
+    "treekit/optax/_fixed/select.py",
+    "treekit/optax/_fixed/multi_steps.py",
+    "treekit/optax/_kernel/preserve.py",
+    "treekit/_select/filter.py",
     "treekit/_node",
     "treekit/_graft",
 )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 import treekit.optax
-from treekit.optax._lookup import OURS
+from treekit.optax._mirror.lookup import OURS
 
 FOLDER = Path(treekit.optax.__file__).parent
 
@@ -24,7 +24,7 @@ SUBMODULES = (x.__name__.removeprefix("optax.") for _, x in inspect.getmembers(o
 MODULES = ("", *(name for name in SUBMODULES if hasattr(optax, name) and not name.startswith("_")))
 # Optax's types have no room for a model of any class, so in annotations these names mean ours.
 TYPES = {
-    "GradientTransformation": "treekit.optax._transformation",
+    "GradientTransformation": "treekit.optax._kernel.transformation",
     "OptState": "treekit._base.types",
     "Params": "treekit._base.types",
     "Updates": "treekit._base.types",

@@ -183,7 +183,7 @@ def one_shard(place: Place) -> str:
 
 def no_array_is_gathered(place: Place) -> None:
     """To compare, and to measure for a summary, devices exchange single numbers."""
-    from treekit._leaf_diff import _compare
+    from treekit._compare.leaves import _compare
     from treekit.optax._beyond.summary import _sizes
 
     x: Any = place.put(np.ones((64, 32), np.float32), SPECS["w"])

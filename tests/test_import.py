@@ -143,6 +143,27 @@ def test_imports_point_one_way(module: str) -> None:
     assert [path for path in found if not path.startswith(USERS[module])] == []
 
 
+# The rooms, from the lowest: a file imports from its own room and from those before it.
+ROOMS = ("_base", "_compare", "_select", "_types", "_node", "_arrays", "_show", "_graft")
+ROOMS += ("optax/_kernel", "optax/_fixed", "optax/_mirror", "optax/_beyond")
+
+
+def test_each_room_imports_only_from_those_before_it() -> None:
+    def room(name: str) -> str:
+        """The room of a module, or of a path."""
+        parts = name.removesuffix(".py").replace("/", ".").removeprefix("treekit.").split(".")
+        return "/".join(parts[: 2 if parts[0] == "optax" else 1])
+
+    wrong = [
+        (path, name)
+        for path, tree in SOURCES.items()
+        if room(path) in ROOMS
+        for name in imports(tree.body)
+        if room(name) in ROOMS[ROOMS.index(room(path)) + 1 :]
+    ]
+    assert wrong == []
+
+
 def test_no_modules_import_each_other() -> None:
     modules = {path.removesuffix(".py").replace("/", "."): tree for path, tree in SOURCES.items()}
     # At the left margin: neither in functions nor for type checkers. Packages are left out: each imports its parts.

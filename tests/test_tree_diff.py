@@ -20,7 +20,7 @@ from jax.sharding import AxisType
 import treekit as tk
 from tests.releases import HOST_MEMORY, P, needs
 from tests.trees import FLOAT, Box, Point, Refusing, Twig, deleted, follow, is_leaf, places, trees, untyped
-from treekit._tree_diff import Kind, TreeDiff
+from treekit._compare.diff import Kind, TreeDiff
 
 KEY = jax.random.key(0)
 nan = float("nan")

@@ -5,42 +5,42 @@
 
 import typing as _typing
 
+from treekit._arrays.map import dtype_preserving_tree_map as dtype_preserving_tree_map
+from treekit._arrays.round import stochastic_round as stochastic_round
+from treekit._arrays.scan import filter_scan as filter_scan
+from treekit._arrays.stack import tree_ravel as tree_ravel
+from treekit._arrays.stack import tree_stack as tree_stack
+from treekit._arrays.stack import tree_unstack as tree_unstack
 from treekit._base.predicates import is_array as is_array
 from treekit._base.predicates import is_array_like as is_array_like
 from treekit._base.predicates import is_inexact_array as is_inexact_array
 from treekit._base.predicates import is_inexact_array_like as is_inexact_array_like
 from treekit._base.predicates import is_truly_callable as is_truly_callable
-from treekit._check_types import check_types as check_types
-from treekit._filter import combine as combine
-from treekit._filter import filter as filter
-from treekit._filter import filter_arrays as filter_arrays
-from treekit._filter import partition as partition
-from treekit._filter_scan import filter_scan as filter_scan
+from treekit._compare.diff import assert_trees_same as assert_trees_same
+from treekit._compare.diff import tree_diff as tree_diff
 from treekit._graft.graft import graft as graft
-from treekit._hashable_array import HashableArray as HashableArray
-from treekit._map import dtype_preserving_tree_map as dtype_preserving_tree_map
+from treekit._graft.state_dict import to_state_dict as to_state_dict
 from treekit._node.decorator import field as field
 from treekit._node.decorator import node as node
 from treekit._node.factory import node_factory as node_factory
+from treekit._node.hashable_array import HashableArray as HashableArray
 from treekit._node.register import register_node as register_node
 from treekit._node.replace import replace as replace
-from treekit._path_mask import path_labels as path_labels
-from treekit._path_mask import path_mask as path_mask
-from treekit._resolve_spec import resolve_spec as resolve_spec
-from treekit._round import stochastic_round as stochastic_round
-from treekit._stack import tree_ravel as tree_ravel
-from treekit._stack import tree_stack as tree_stack
-from treekit._stack import tree_unstack as tree_unstack
-from treekit._state_dict import to_state_dict as to_state_dict
-from treekit._trainable import trainable as trainable
-from treekit._tree_at import tree_at as tree_at
-from treekit._tree_diff import assert_trees_same as assert_trees_same
-from treekit._tree_diff import tree_diff as tree_diff
-from treekit._tree_find import tree_find as tree_find
-from treekit._tree_shared import tree_shared as tree_shared
-from treekit._tree_summary import tree_summary as tree_summary
-from treekit._typed import Batched as Batched
-from treekit._typed import Typed as Typed
+from treekit._select.at import tree_at as tree_at
+from treekit._select.filter import combine as combine
+from treekit._select.filter import filter as filter
+from treekit._select.filter import filter_arrays as filter_arrays
+from treekit._select.filter import partition as partition
+from treekit._select.find import tree_find as tree_find
+from treekit._select.paths import path_labels as path_labels
+from treekit._select.paths import path_mask as path_mask
+from treekit._select.spec import resolve_spec as resolve_spec
+from treekit._select.trainable import trainable as trainable
+from treekit._show.shared import tree_shared as tree_shared
+from treekit._show.summary import tree_summary as tree_summary
+from treekit._types.fields import check_types as check_types
+from treekit._types.signatures import Batched as Batched
+from treekit._types.signatures import Typed as Typed
 
 if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not here is an error
     from treekit._base.missing import __getattr__ as __getattr__

@@ -10,8 +10,8 @@ from treekit._base.types import Labels as Labels
 from treekit._base.types import LeafPredicate as LeafPredicate
 from treekit._base.types import Mask as Mask
 from treekit._base.types import TransformationLike as TransformationLike
-from treekit._typed import Batched as Batched
-from treekit._typed import Typed as Typed
+from treekit._types.signatures import Batched as Batched
+from treekit._types.signatures import Typed as Typed
 
 __all__ = [
     "Batched",
@@ -27,8 +27,8 @@ __all__ = [
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from treekit.optax._transformation import GradientTransformation as _GradientTransformation
-    from treekit.optax._transformation import S as _S
+    from treekit.optax._kernel.transformation import GradientTransformation as _GradientTransformation
+    from treekit.optax._kernel.transformation import S as _S
 
     # An alias, since `pyright --verifytypes` does not know a class whose base is in a package without py.typed.
     GradientTransformation: TypeAlias = _GradientTransformation[_S]
@@ -36,7 +36,7 @@ else:
 
     def __getattr__(name: str) -> type:
         if name == "GradientTransformation":
-            from treekit.optax._transformation import GradientTransformation
+            from treekit.optax._kernel.transformation import GradientTransformation
 
             return GradientTransformation
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ import pytest
 
 import treekit as tk
 from tests.check_types.nodes import Linear, checked, linear
-from treekit._bindings import UnknownJaxtypingError, storage
+from treekit._types.sizes import UnknownJaxtypingError, storage
 
 stored: Any = jaxtyping._storage
 get: Callable[[], Any] = stored.get_shape_memo

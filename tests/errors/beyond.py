@@ -9,7 +9,7 @@ from flax import nnx
 
 from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
-from treekit.optax._misfit import StateError
+from treekit.optax._kernel.misfit import StateError
 from treekit.testing import check_donation, check_transformation
 from treekit.testing._violations import LawsBroken
 

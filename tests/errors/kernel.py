@@ -9,7 +9,7 @@ import optax
 
 from tests.errors.mistake import Mistake
 from treekit import optax as tko
-from treekit.optax._misfit import StateError
+from treekit.optax._kernel.misfit import StateError
 
 ONES, COMPLEX = jnp.ones(2), jnp.ones(2, jnp.complex64)
 PARAMS: dict[str, Any] = {"w": jnp.ones((2, 3)), "b": ONES}

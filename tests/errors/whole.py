@@ -11,7 +11,7 @@ from flax import nnx
 
 from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
-from treekit.optax._misfit import StateError
+from treekit.optax._kernel.misfit import StateError
 
 PARAMS = {"layers": [{"w": jnp.ones((2, 2))}]}
 ADAM: Any = tko.adam(0.1)

@@ -10,7 +10,7 @@ from flax import nnx
 
 from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
-from treekit.optax._misfit import StateError
+from treekit.optax._kernel.misfit import StateError
 
 PARAMS = {"w": jnp.ones((2, 2)), "bias": jnp.ones(2)}
 VARIABLES = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Param)

@@ -16,7 +16,7 @@ from tests.optax import cases
 from tests.releases import keys, needs
 from tests.trees import untyped
 from treekit import optax as tko
-from treekit.optax._misfit import StateError
+from treekit.optax._kernel.misfit import StateError
 
 
 @pytest.mark.parametrize("value", [0, True, 1j, np.float64(2), np.ones(2), jnp.asarray(3)])

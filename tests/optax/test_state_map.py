@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import treekit.optax as tko
-from treekit.optax._state_map import map_state
+from treekit.optax._kernel.state_map import map_state
 
 PARAMS = {"b": jnp.ones(2), "w": jnp.ones((2, 3))}
 Mapped = tuple[str, int | None]  # a field, and the index of a parameter

@@ -17,7 +17,7 @@ import pytest
 
 from tests.optax import cases
 from treekit import optax as tko
-from treekit.optax._transformation import own_core
+from treekit.optax._kernel.transformation import own_core
 
 
 def test_another_update_is_used_instead_of_the_core() -> None:

@@ -1,4 +1,4 @@
-"""Carry the values of one tree over to a tree of another structure.
+"""Which value goes where in a tree of another structure?
 
 - `graft`: the public function. The others are its passes, in this order; none changes what another has found.
 - `arguments`: what do the arguments say about each leaf?
@@ -8,4 +8,6 @@
 - `values`: what is the value of a leaf, converted, resized and cast?
 - `report`: what became of each leaf?
 - `advice`: what accepts the leaves that are left?
+
+`state_dict` writes the arrays of a tree by name, which `graft` takes back.
 """

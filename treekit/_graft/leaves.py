@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from treekit._arrays.codes import Codes
 from treekit._base.describe import describe, is_deleted
 from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
 from treekit._base.jax import is_ref, jtu
@@ -13,7 +14,6 @@ from treekit._base.key_path import is_rng_variable, is_variable, keyed_children,
 from treekit._base.predicates import is_numeric_array, is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
-from treekit._codes import Codes
 
 Names = tuple[str, ...]
 

@@ -23,9 +23,9 @@ from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp
 from treekit._base.key_path import name_below
 from treekit._base.predicates import is_traced
+from treekit._compare.diff import tree_diff
 from treekit._graft.leaves import Leaf, Names, Slot, StateNode
 from treekit._graft.names import Source
-from treekit._tree_diff import tree_diff
 
 X = TypeVar("X", Leaf, Source)
 

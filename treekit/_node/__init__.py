@@ -1,1 +1,9 @@
-"""Make classes pytree nodes, which are created by their own code and rebuilt without it."""
+"""How is a class made a node?
+
+- `decorator`: `node` and `field`; `register`: the same for a class that exists; `factory`: is what it makes sound?
+- `create`: what runs when an instance is created, once?
+- `layout`: how is an instance flattened, and rebuilt without its code?
+- `static`: which values may be static, and how are equal ones shared?
+- `hashable_array`: an array that is one
+- `replace`: a copy with other values
+"""

@@ -14,9 +14,9 @@ import wadler_lindig
 from treekit._base.describe import describe_function
 from treekit._base.jax import jtu
 from treekit._base.layouts import layout_of
-from treekit._check_types import check_created
 from treekit._node.layout import Creation, Layout, deepcopy_node, undeclared
 from treekit._node.static import FUNCTIONS, STATIC, captured_objects, holds_array, reachable
+from treekit._types.fields import check_created
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array, is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._tree_diff import TreeDiff, tree_diff
-from treekit._tree_shared import tree_shared
+from treekit._compare.diff import TreeDiff, tree_diff
+from treekit._show.shared import tree_shared
 
 STEPS = 4  # all with the same arguments, so traced once
 AFTER = 40  # steps within which a NaN must disappear from the state; longer than a round of accumulation

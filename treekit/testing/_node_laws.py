@@ -16,8 +16,8 @@ from treekit._base.jax import jtu, untyped
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array
 from treekit._base.types import PyTree, PyTreeDef
+from treekit._compare.diff import tree_diff
 from treekit._node.static import captured_objects
-from treekit._tree_diff import tree_diff
 from treekit.testing._violations import REGISTER, Violation
 
 

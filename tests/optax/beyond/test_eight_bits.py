@@ -17,8 +17,8 @@ from tests.optax.cases import run, same_bits
 from tests.releases import enable_x64, has
 from tests.saved import through_orbax
 from treekit import optax as tko
-from treekit._codes import Codes, is_codes
-from treekit._round import bits_of_key
+from treekit._arrays.codes import Codes, is_codes
+from treekit._arrays.round import bits_of_key
 from treekit.optax._beyond.eight_bits import decode, encode
 from treekit.optax._beyond.precision import StochasticRoundingState
 

@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from treekit.optax._lookup import wrap_attribute
+from treekit.optax._mirror.lookup import wrap_attribute
 
 _import: Any = builtins.__import__
 

@@ -9,6 +9,8 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
+from treekit._arrays.map import cast_tree_like
+from treekit._arrays.round import widen
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jnp, jtu
@@ -16,13 +18,11 @@ from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_te
 from treekit._base.predicates import has_gradient, is_real_number, is_traced
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree, Updates
-from treekit._map import cast_tree_like
-from treekit._mismatch import flatten_updates
-from treekit._round import widen
-from treekit.optax._boundary import at_boundary
-from treekit.optax._releases import existing
-from treekit.optax._state_map import AT_LEAST_FLOAT32, is_hole
-from treekit.optax._transformation import GradientTransformation
+from treekit._compare.prefix import flatten_updates
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.releases import existing
+from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, is_hole
+from treekit.optax._kernel.transformation import GradientTransformation
 
 T = TypeVar("T")
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Array, Float32, Integer, Shaped
 
+from treekit._arrays.codes import Codes, is_codes
+from treekit._arrays.map import check_shapes
+from treekit._arrays.round import RandomBits, is_inexact_dtype, spread_bits
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.types import OptState
-from treekit._codes import Codes, is_codes
-from treekit._map import check_shapes
-from treekit._round import RandomBits, is_inexact_dtype, spread_bits
-from treekit._tree_diff import tree_diff
+from treekit._compare.diff import tree_diff
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ def encode(x: Any, dtype: Any, random_bits: RandomBits | None = None) -> Array:
     Args:
         x: a floating-point array.
         dtype: int8 or uint8.
-        random_bits: as in `treekit._round`; None rounds to nearest.
+        random_bits: as in `treekit._arrays.round`; None rounds to nearest.
     """
     if random_bits is None:
         noise = jnp.full(x.shape, 2 ** (_CUT - 1), jnp.int32)

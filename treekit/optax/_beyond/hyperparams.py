@@ -16,7 +16,7 @@ from treekit._base.patterns import nearest
 from treekit._base.predicates import is_array, is_real_number, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
-from treekit.optax._inject import fits
+from treekit.optax._fixed.inject import fits
 
 S = TypeVar("S")
 

@@ -14,6 +14,9 @@ import numpy as np
 import optax
 from jax.typing import DTypeLike
 
+from treekit._arrays.codes import Codes, is_codes
+from treekit._arrays.map import dtype_preserving_tree_map
+from treekit._arrays.round import bits_like, hash_bits, is_inexact_dtype, round_by, widen
 from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
@@ -22,15 +25,12 @@ from treekit._base.patterns import is_match
 from treekit._base.predicates import has_gradient, is_narrow
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._codes import Codes, is_codes
-from treekit._map import dtype_preserving_tree_map
-from treekit._round import bits_like, hash_bits, is_inexact_dtype, round_by, widen
 from treekit.optax._beyond.eight_bits import decode_state, encode, is_code_dtype
-from treekit.optax._boundary import at_boundary
-from treekit.optax._misfit import StateError
-from treekit.optax._preserve import like_updates, preserving
-from treekit.optax._state_map import AT_LEAST_FLOAT32, map_state
-from treekit.optax._transformation import Core, GradientTransformation, S, core_of
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.misfit import StateError
+from treekit.optax._kernel.preserve import like_updates, preserving
+from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, map_state
+from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
 
 # One dtype for all floating-point state, or one for each accumulator, by name or by pattern. To mypy, a dict with names
 # and patterns has keys of type object.

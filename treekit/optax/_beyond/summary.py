@@ -18,11 +18,11 @@ from treekit._base.predicates import has_gradient, is_parameter
 from treekit._base.table import ROWS, Table, in_colours, left_out
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike, Updates
-from treekit._mismatch import flatten_updates
-from treekit._trainable import declared_frozen
-from treekit.optax._boundary import at_boundary
-from treekit.optax._state_map import Entry, is_optimizer_state, map_state
-from treekit.optax._transformation import GradientTransformation
+from treekit._compare.prefix import flatten_updates
+from treekit._select.trainable import declared_frozen
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.state_map import Entry, is_optimizer_state, map_state
+from treekit.optax._kernel.transformation import GradientTransformation
 
 _MOST_MINI_STEPS = 1000
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps

@@ -115,7 +115,6 @@ from optax.schedules import warmup_exponential_decay_schedule as warmup_exponent
 from treekit._base.types import OptState as OptState
 from treekit._base.types import Params as Params
 from treekit._base.types import Updates as Updates
-from treekit.optax import _inject as _inject
 from treekit.optax import assignment as assignment
 from treekit.optax import contrib as contrib
 from treekit.optax import experimental as experimental
@@ -128,8 +127,9 @@ from treekit.optax import second_order as second_order
 from treekit.optax import transforms as transforms
 from treekit.optax import tree as tree
 from treekit.optax import tree_utils as tree_utils
+from treekit.optax._fixed import inject as _inject
+from treekit.optax._kernel.transformation import GradientTransformation as GradientTransformation
 from treekit.optax._names import factories as _ours
-from treekit.optax._transformation import GradientTransformation as GradientTransformation
 
 GradientTransformationExtraArgs = GradientTransformation  # ours takes extra arguments
 adabelief: Final = _ours.chained(_optax.adabelief)

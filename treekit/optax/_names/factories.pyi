@@ -6,7 +6,7 @@ from typing import Any, ParamSpec, Protocol, TypeAlias
 import optax
 
 from treekit._base.types import TransformationLike
-from treekit.optax._transformation import GradientTransformation
+from treekit.optax._kernel.transformation import GradientTransformation
 
 P = ParamSpec("P")
 

@@ -1,0 +1,132 @@
+"""Map over trees while preserving the dtype of each leaf."""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
+
+from treekit._base.dtype import dtype_of, shape_of, stands_for_array
+from treekit._base.jax import jtu
+from treekit._base.key_path import leaf_path_text
+from treekit._base.tree import cast_each
+from treekit._base.types import LeafPredicate, PyTree
+from treekit._compare.prefix import flatten_up_to_each
+
+T = TypeVar("T")
+
+
+Casting = Literal["same_kind", "unsafe"]
+
+
+class _Options(TypedDict, total=False):
+    is_leaf: LeafPredicate | None
+    casting: Casting
+
+
+@overload
+def dtype_preserving_tree_map(f: Callable[[Any], Any], tree: T, **options: Unpack[_Options]) -> T: ...
+@overload
+def dtype_preserving_tree_map(
+    f: Callable[[Any, Any], Any], tree: T, other: PyTree, /, **options: Unpack[_Options]
+) -> T: ...
+@overload
+def dtype_preserving_tree_map(
+    f: Callable[[Any, Any, Any], Any], tree: T, other: PyTree, another: PyTree, /, **options: Unpack[_Options]
+) -> T: ...
+@overload
+def dtype_preserving_tree_map(
+    f: Callable[..., Any],
+    tree: T,
+    other: PyTree,
+    another: PyTree,
+    one_more: PyTree,
+    /,
+    *rest: PyTree,
+    **options: Unpack[_Options],
+) -> T: ...
+def dtype_preserving_tree_map(
+    f: Callable[..., Any],
+    tree: T,
+    *rest: PyTree,
+    is_leaf: LeafPredicate | None = None,
+    casting: Casting = "same_kind",
+) -> T:
+    """Map over a tree as `jax.tree.map` does, and cast each result to the dtype of the leaf that it came from.
+
+    A result that already has the leaf's dtype and weak type is returned unchanged, which adds nothing to the jaxpr. The
+    result for a strongly typed leaf is strongly typed. Python numbers have the dtype that JAX gives them, and NumPy's
+    64-bit leaves the canonical one. The result for a leaf without a dtype (a function, a string, a None that `is_leaf`
+    selects) is returned unchanged.
+
+    Args:
+        f: takes a leaf of `tree` and the corresponding leaves of `rest`.
+        tree: the tree whose structure and dtypes are preserved.
+        *rest: trees of which `tree` is a prefix.
+        is_leaf: as in `jax.tree.map`.
+        casting: "same_kind" casts by NumPy's rule of that name (bf16 to f32 and back, int to float, but not float to
+            int), and any real number to bool; "unsafe" also casts floats to ints.
+
+    Returns:
+        A tree of the structure of `tree`.
+
+    Raises:
+        TypeError: a result cannot be cast to the leaf's dtype; the message names the key path and both dtypes. Complex
+            results for real leaves, and keys for numbers, are never cast.
+        OverflowError: a result is a Python int that the leaf's dtype cannot represent.
+        ValueError: `casting` has another value, or a tree of `rest` does not fit `tree`.
+
+    >>> import jax.numpy as jnp
+    >>> params = {"w": jnp.ones(2, jnp.bfloat16), "n": jnp.array(3)}
+    >>> dtype_preserving_tree_map(lambda x: x * jnp.float32(2), params["w"]).dtype
+    dtype(bfloat16)
+    >>> dtype_preserving_tree_map(lambda x: x / 2, params)
+    Traceback (most recent call last):
+    TypeError: at n: a result of dtype float32 for a leaf of dtype int32; casting="unsafe" would allow it
+    """
+    if casting not in ("same_kind", "unsafe"):
+        raise ValueError(f"casting must be 'same_kind' or 'unsafe', found {casting!r}")
+
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+    results = [f(*xs) for xs in zip(leaves, *flatten_up_to_each(treedef, rest), strict=True)]
+    out: T = treedef.unflatten(cast_each(results, leaves, tree, is_leaf, casting))
+    return out
+
+
+def cast_tree_like(
+    like: T,
+    tree: PyTree,
+    is_leaf: LeafPredicate | None = None,
+    casting: Casting = "same_kind",
+) -> T:
+    """Cast the leaves of `tree` to the dtypes of `like`."""
+
+    def take(_: object, x: object) -> Any:
+        return x
+
+    return dtype_preserving_tree_map(take, like, tree, is_leaf=is_leaf, casting=casting)
+
+
+def check_shapes(like: PyTree, tree: PyTree, is_leaf: LeafPredicate | None = None, *, broadcast: bool = False) -> None:
+    """Raise a ValueError if a leaf of `tree` has another shape than the leaf of `like`; the message names the key path.
+
+    Args:
+        like: a tree, which is a prefix of `tree`.
+        tree: any tree.
+        is_leaf: as in `jax.tree.map`.
+        broadcast: also allow shapes that can be broadcast to those of `like`.
+    """
+    leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
+    for i, pair in enumerate(zip(leaves, *flatten_up_to_each(treedef, [tree]), strict=True)):
+        want, have = map(_shape, pair)
+        if want is None or have is None or want == have or (broadcast and can_be_broadcast(have, want)):
+            continue
+        raise ValueError(f"at {leaf_path_text(like, i, is_leaf)}: shape {have} for a leaf of shape {want}")
+
+
+def _shape(x: object) -> tuple[int, ...] | None:
+    """Return the shape of an array, a number, or what stands for an array; None for other leaves."""
+    if dtype_of(x) is not None:
+        return getattr(x, "shape", ())
+    return shape_of(x) if stands_for_array(x) else None
+
+
+def can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:
+    return len(have) <= len(want) and all(n in (1, m) for n, m in zip(have[::-1], want[::-1], strict=False))

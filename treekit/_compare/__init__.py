@@ -1,0 +1,7 @@
+"""Where do two trees differ?
+
+- `pairs`: where do their nodes differ?
+- `prefix`: is one a prefix of the other, and what does the error say if not?
+- `leaves`: in what do two leaves differ?
+- `diff`: `tree_diff` and `assert_trees_same`, which list all of it
+"""

@@ -1,0 +1,144 @@
+"""`tree_diff`: list every difference between two trees, each with its name."""
+
+import dataclasses
+from typing import SupportsFloat
+
+from treekit._base.describe import count
+from treekit._base.key_path import path_name
+from treekit._base.table import ROWS, Table, as_table, in_colours, more_rows
+from treekit._compare.leaves import LeafKind, compare_leaves, plainly_equal, same
+from treekit._compare.pairs import NodeKind, walk_pairs
+
+Kind = LeafKind | NodeKind
+STRUCTURE: tuple[Kind, ...] = ("type", "structure", "static value", "array against None", "shape")
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One difference between two trees.
+
+    Attributes:
+        path: the name, such as "layers.0.weight"; "" for the root.
+        kind: what differs, such as "dtype".
+        left: a description of what the first tree has there.
+        right: the same for the second tree.
+        largest_absolute: of the numbers that differ in value, the largest `abs(left - right)`: with this as `atol`, no
+            number would differ, up to rounding. It is inf for NaN or an infinity against another number, and None for
+            other kinds of differences, bools, keys and what is not a number.
+        largest_relative: the same of `abs(left - right) / abs(right)`, for `rtol`. It is inf where `right` is 0.
+    """
+
+    path: str
+    kind: Kind
+    left: str
+    right: str
+    largest_absolute: float | None = None
+    largest_relative: float | None = None
+
+
+class TreeDiff(tuple[Difference, ...]):
+    """The differences between two trees: a tuple that is empty if the trees are the same.
+
+    Its `str()` is a table, and a notebook shows it as one.
+
+    The table ends after fifty rows with a count of the others; the tuple has all of them.
+    """
+
+    def __str__(self) -> str:
+        return self._table(False)
+
+    def show(self) -> None:
+        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set.
+
+        >>> tree_diff({"w": 1, "b": 2}, {"w": 1, "b": 3}).show()
+        b  value  2 | 3  off by up to 1, relative 0.333
+        """
+        print(self._table(in_colours()))
+
+    def _repr_html_(self) -> str:
+        rows = self._rows()
+        columns = ("name", "kind", "left", "right")
+        return Table(columns, rows[:ROWS], more_rows(rows)).html() if rows else "<p>no difference</p>"
+
+    def _table(self, colours: bool) -> str:
+        return as_table(self._rows(), colours) or "no difference"
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return [(d.path or "(root)", d.kind, d.left, _right_and_how_far(d)) for d in self]
+
+
+def _right_and_how_far(d: Difference) -> str:
+    if d.largest_absolute is None or d.largest_relative is None:
+        return d.right
+    return f"{d.right}  off by up to {d.largest_absolute:.3g}, relative {d.largest_relative:.3g}"
+
+
+def tree_diff(
+    a: object, b: object, *, values: bool = True, rtol: SupportsFloat = 0.0, atol: SupportsFloat = 0.0
+) -> TreeDiff:
+    """List every difference between two trees.
+
+    The kinds are: "type" (of a leaf or a node, even if two classes have one name), "structure" (other keys, or another
+    number of children), "static value", "array against None", "shape", "dtype", "weak type", "sharding" (over devices,
+    or another kind of memory) and "value".
+
+    A NumPy array is compared with a JAX array as JAX would convert it, as in jit: f64 becomes f32, unless x64 is
+    enabled. Two NumPy arrays are compared by their own dtypes.
+
+    Arrays that are sharded over devices, of this process or of several, are compared there, whatever their shardings,
+    and only a few numbers are copied to the host. XLA takes numbers below its smallest normal one for zeros there.
+    Where arrays span several processes, each process has to call this with its trees, and all get the same answer.
+
+    Args:
+        a: any pytree.
+        b: any pytree.
+        values: compare the values of leaves too. Arrays whose values are not known (tracers, ShapeDtypeStructs) are
+            compared by shape and dtype only.
+        rtol: relative tolerance for inexact values, as in `numpy.isclose`.
+        atol: absolute tolerance for inexact values.
+
+    Returns:
+        A tuple in the order of `a`. Each difference has a `path` (its name, such as "layers.0.weight"), a `kind`, and a
+        description of the `left` and the `right` side; of numbers that differ also the `largest_absolute` and the
+        `largest_relative` difference: with these as `atol` or `rtol`, none would differ, up to rounding.
+
+    >>> import numpy as np
+    >>> print(tree_diff({"w": np.ones(2), "b": None}, {"w": np.ones(3), "b": np.zeros(2)}))
+    b  array against None  None | f64[2](numpy)
+    w  shape               f64[2](numpy) | f64[3](numpy)
+    """
+    pairs = list(walk_pairs(a, b, plainly_equal, same=same))
+    leaves = [(pair.a, pair.b) for pair in pairs if pair.kind is None]
+    of_leaves = iter(compare_leaves(leaves, values, float(rtol), float(atol)))
+    differences: list[Difference] = []
+    for pair in pairs:
+        if pair.kind is None:
+            differences += [Difference(path_name(pair.path), *difference) for difference in next(of_leaves)]
+        else:
+            differences.append(Difference(path_name(pair.path), pair.kind, *pair.described()))
+    return TreeDiff(differences)
+
+
+def assert_trees_same(
+    a: object, b: object, *, values: bool = True, rtol: SupportsFloat = 0.0, atol: SupportsFloat = 0.0
+) -> None:
+    """Raise an AssertionError that lists every difference between two trees.
+
+    Args:
+        a: any pytree.
+        b: any pytree.
+        values: as in `tree_diff`.
+        rtol: as in `tree_diff`.
+        atol: as in `tree_diff`.
+
+    Raises:
+        AssertionError: the trees differ.
+
+    >>> assert_trees_same([1, 2], [1, 3])
+    Traceback (most recent call last):
+    AssertionError: the trees differ (1 difference, left | right):
+    1  value  2 | 3  off by up to 1, relative 0.333
+    """
+    diff = tree_diff(a, b, values=values, rtol=rtol, atol=atol)
+    if diff:
+        raise AssertionError(f"the trees differ ({count(len(diff), 'difference')}, left | right):\n{diff}")

@@ -1,0 +1,79 @@
+"""Flatten several trees up to the structure of one, with errors that say where they differ, and in what."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from treekit._base.describe import type_name
+from treekit._base.jax import jtu
+from treekit._base.key_path import path_text
+from treekit._base.tree import as_none, is_none
+from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
+from treekit._compare.pairs import walk_pairs
+
+
+def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:
+    """Flatten each of `rest` up to `treedef`; raise a ValueError that says which of them does not fit."""
+    for i, tree in enumerate(rest):
+        try:
+            yield treedef.flatten_up_to(tree)
+        except ValueError as error:
+            raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
+
+
+def flatten_updates(treedef: PyTreeDef, updates: Updates, name: str = "updates") -> list[Any]:
+    """Flatten updates up to the structure of the params; a None in place of a subtree becomes one None per leaf.
+
+    Raises:
+        ValueError: they differ in structure; the message names the first key path.
+    """
+    try:
+        parts: list[Any] = treedef.flatten_up_to(updates)
+    except ValueError:
+        params = treedef.unflatten(range(treedef.num_leaves))
+        try:
+            parts = treedef.flatten_up_to(jtu.tree_map(_spread_none, updates, params, is_leaf=is_none))
+        except ValueError as error:
+            where = updates_mismatch(treedef, updates, name) or error
+            raise ValueError(f"the {name} do not fit the params: {where}") from None
+    return parts
+
+
+def _spread_none(x: object, part: object) -> Any:
+    return jtu.tree_map(as_none, part) if x is None else x
+
+
+def updates_mismatch(treedef: PyTreeDef, updates: Updates, name: str) -> str:
+    """Say where updates, which have this name, first differ in structure from params; "" if that is unknown."""
+    # None fits anything in updates.
+    mismatch = _first_mismatch(treedef, updates, lambda param, update: update is None)
+    if mismatch is None:
+        return ""
+    path, has, others = mismatch
+    return f"at {path_text(path)}, the params have {has}, and the {name} {others}"
+
+
+def prefix_mismatch(
+    name: str, prefix_treedef: PyTreeDef, tree: PyTree, error: ValueError, whole: str = "the tree it is for"
+) -> ValueError:
+    """Return an error that says where `name` is not a prefix of `tree`; with the text of `error` if that is unknown."""
+    # A leaf of the prefix fits any subtree.
+    mismatch = _first_mismatch(prefix_treedef, tree, lambda prefix, _: jtu.all_leaves([prefix]))
+    if mismatch is None:
+        return ValueError(f"{name} does not fit {whole}: {error}")
+    path, has, others = mismatch
+    where = f"at key path {path_text(path, name)}"
+    return ValueError(f"{name} does not fit {whole}: {where} it has {has}, and {whole} {others}")
+
+
+def _first_mismatch(
+    treedef: PyTreeDef, tree: PyTree, fits: Callable[[PyTree, PyTree], bool]
+) -> tuple[KeyPath, str, str] | None:
+    """Return where a tree first differs from a structure, and what both have there; None if that is unknown."""
+    with contextlib.suppress(Exception):  # classes of users may raise anything where they are rebuilt or compared
+        for pair in walk_pairs(treedef.unflatten(range(treedef.num_leaves)), tree, fits, exact=False):
+            if pair.kind == "type" and jtu.all_leaves([pair.a]):  # a number that stands for a leaf
+                return pair.path, "a leaf", type_name(pair.b)
+            if pair.kind is not None:
+                return pair.path, *pair.described()
+    return None

@@ -1,0 +1,150 @@
+"""`tree_at`: replace leaves and subtrees, selected as in `tree_find`."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, Unpack, overload
+
+from treekit._base.describe import check_bool, count, describe_value
+from treekit._base.patterns import listed
+from treekit._base.types import LeafPredicate
+from treekit._select.find import Options, Selected, Selector, find
+
+T = TypeVar("T")
+
+
+class _Missing:
+    """The default of an argument that may be None."""
+
+    def __repr__(self) -> str:
+        return "<required>"
+
+
+_MISSING = _Missing()
+
+
+# Where `where` may be one of two kinds, pyright does not know the type of a lambda's argument.
+@overload
+def tree_at(where: Selector, tree: T, replace: object, **options: Unpack[Options]) -> T: ...
+@overload
+def tree_at(where: Selector, tree: T, *, replace_fn: Callable[[Any], Any], **options: Unpack[Options]) -> T: ...
+@overload
+def tree_at(where: Callable[[T], Any], tree: T, replace: object, **options: Unpack[Options]) -> T: ...
+@overload
+def tree_at(
+    where: Callable[[T], Any], tree: T, *, replace_fn: Callable[[Any], Any], **options: Unpack[Options]
+) -> T: ...
+def tree_at(
+    where: Callable[[T], Any] | Selector,
+    tree: T,
+    replace: Any = _MISSING,
+    replace_fn: Any = _MISSING,
+    is_leaf: LeafPredicate | None = None,
+    *,
+    strict: bool = True,
+) -> T:
+    """Return a copy of a tree with some of its leaves or subtrees replaced.
+
+    The nodes are rebuilt as in `jax.tree.map`, and no other code of their classes runs. So a replacement can be
+    anything: an array of another shape, None, a whole subtree.
+
+    Args:
+        where: what to replace:
+
+            - a function that takes a tree like `tree` and returns a leaf or subtree of it, or a sequence of them. It
+              must not depend on the values or types of leaves.
+            - a pattern of a name, as in `path_mask`: "layers.0.weight", or "**.attention". Subtrees have names too.
+            - a class, such as `equinox.nn.Linear`: each of its outermost instances.
+            - a list of patterns and classes.
+        tree: any pytree.
+        replace: the replacement, or a sequence of them if `where` is a list or the function `where` returns one, in its
+            order. Each pattern or class must match one node. Pass this or `replace_fn`.
+        replace_fn: takes each node that is selected, and returns its replacement.
+        is_leaf: as in `jax.tree.flatten`; with `lambda x: x is None` you can replace each None.
+        strict: False skips patterns and classes that match nothing, with their replacements, and accepts a function
+            that returns an empty sequence. If nothing is left to replace, the result is a copy of `tree`.
+
+    Returns:
+        A tree with the classes and containers of `tree`. `tree` itself is not changed.
+
+    Raises:
+        ValueError: a pattern or a class matches nothing, or a function returns an empty sequence, and `strict` is True
+            and `replace` not `[]`; both a node and one inside it are selected; a pattern or a class matches several
+            nodes, and you passed `replace`; a function returns something that is not a node of the tree, such as a
+            static field, the same node twice, or one of several None; it depends on the leaves; `replace` has another
+            length; or you passed both or neither of `replace` and `replace_fn`.
+        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where`, `replace_fn` or `strict` is
+            something else.
+
+    Source: the contract of `equinox.tree_at`, for functions.
+
+    >>> tree_at(lambda t: t["b"][0], {"a": 1, "b": (2, 3)}, 20)
+    {'a': 1, 'b': (20, 3)}
+    >>> tree_at(lambda t: (t["a"], t["b"]), {"a": 1, "b": (2, 3)}, replace_fn=str)
+    {'a': '1', 'b': '(2, 3)'}
+    >>> tree_at("**.bias", {"layers": [{"bias": 1}, {"bias": 2}]}, replace_fn=lambda bias: 10 * bias)
+    {'layers': [{'bias': 10}, {'bias': 20}]}
+    """
+    check_bool("strict", strict)
+    if (replace is _MISSING) == (replace_fn is _MISSING):
+        raise ValueError("tree_at takes exactly one of replace and replace_fn")
+    if not (replace_fn is _MISSING or callable(replace_fn)):
+        raise TypeError(
+            f"replace_fn must be a function of the node that is selected, found {describe_value(replace_fn)}. To put a "
+            "value there, pass it as replace"
+        )
+    # A function that returns an empty sequence, and replace=[], are meant.
+    is_empty = type(replace) in (list, tuple) and not replace
+    selected = find(where, tree, is_leaf, strict=strict, may_be_empty=is_empty)
+    if selected.nested:
+        outer, inner = selected.nested
+        raise ValueError(
+            f"where matches {inner!r}, which is inside {outer or 'the root'!r}, and where matches that too, so one of "
+            "the replacements would be lost. Match one of them, or call tree_at twice"
+        )
+    values = _replacements(selected, replace) if replace_fn is _MISSING else _call_each(replace_fn, selected)
+    copy: T = selected.replace(values)
+    return copy
+
+
+def _call_each(replace_fn: Callable[[Any], Any], selected: Selected) -> list[Any]:
+    """Return what a function returns for each node; an error that it raises gets a note that names the node."""
+    values: list[Any] = []
+    for node in selected.nodes:
+        try:
+            values.append(replace_fn(node))
+        except Exception as error:
+            name = dict(selected.names())[len(values)] or "the root"
+            error.add_note(f"the function `replace_fn` of tree_at raised this for {name}")
+            raise
+    return values
+
+
+def _replacements(selected: Selected, replace: Any) -> list[Any]:
+    """Return the replacement of each node, given one, or one for each item of `where`, each of which selects a node.
+
+    With strict=False, the replacement of an item that selects nothing is skipped.
+    """
+    items = selected.items
+    for nodes in items:
+        if len(nodes) > 1:
+            names = [name for i, name in selected.names() if i in nodes]
+            raise ValueError(
+                f"where matches {count(len(nodes), 'node')}: {listed(names)}. Pass replace_fn, which takes each of "
+                "them, or select one"
+            )
+    used = [i for nodes in items for i in nodes]
+    if len(set(used)) < len(used):
+        names = [name for _, name in selected.names()]
+        raise ValueError(f"where selects the same node twice; it selects {listed(names)}")
+    if selected.is_one:
+        return [replace] * len(used)
+    if not items:
+        return []
+    wanted = f"replace must be a sequence of {count(len(items), 'value')}, one for each item that where has or returns"
+    try:
+        values = list(replace)
+    except TypeError:
+        raise TypeError(f"{wanted}; found {describe_value(replace)}") from None
+    if len(values) != len(items):
+        raise ValueError(f"{wanted}; found {count(len(values), 'value')}")
+    by_node = {i: value for nodes, value in zip(items, values, strict=True) for i in nodes}
+    return [by_node[i] for i in range(len(selected.nodes))]

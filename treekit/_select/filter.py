@@ -1,0 +1,257 @@
+"""Filter the leaves of a tree, split a tree by them, and combine it again."""
+
+import abc
+import itertools
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from treekit._base.describe import describe, describe_error, describe_value, refuse_class
+from treekit._base.dtype import dtype_of
+from treekit._base.jax import jtu
+from treekit._base.key_path import leaf_path_text
+from treekit._base.predicates import is_array, is_traced
+from treekit._base.tree import is_none
+from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
+from treekit._compare.prefix import flatten_up_to_each, prefix_mismatch
+
+T = TypeVar("T")
+
+
+class TreeSpec(abc.ABC):
+    """A function of a whole tree. As a filter_spec it is called once; any other function is called with each leaf."""
+
+    def __call__(self, tree: T) -> T:
+        """Return a tree of the same structure, with a value for each leaf."""
+        refuse_class(tree, repr(self))
+        out: T = jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
+        return out
+
+    @abc.abstractmethod
+    def of_leaves(self, tree: PyTree, is_leaf: LeafPredicate | None) -> list[Any]:
+        """Return the value for each leaf, in the order of `jax.tree.leaves`."""
+
+
+def filter(
+    tree: T,
+    filter_spec: FilterSpec,
+    inverse: bool = False,
+    replace: object = None,
+    is_leaf: LeafPredicate | None = None,
+) -> T:
+    """Keep the leaves that satisfy a condition, and replace the others by None.
+
+    To train only some leaves of a model, wrap the optimizer in `treekit.optax.filtered` instead.
+
+    Args:
+        tree: any pytree.
+        filter_spec: a predicate on leaves, a `path_mask`, or a prefix tree of `tree` whose leaves are bools or one of
+            these.
+        inverse: keep the leaves that fail instead.
+        replace: the replacement for leaves that are not kept.
+        is_leaf: as in `jax.tree.flatten`.
+
+    Returns:
+        A tree with the classes and containers of `tree`.
+
+    Raises:
+        ValueError: `filter_spec` is not a prefix tree of `tree`, one of its leaves is neither a bool nor a predicate,
+            or a predicate raises an error or does not return a bool; the message names the key path.
+
+    Source: the contract of `equinox.filter`.
+
+    >>> import jax.numpy as jnp
+    >>> filter({"w": jnp.ones(2), "name": "a"}, is_array)
+    {'name': None, 'w': Array([1., 1.], dtype=float32)}
+    >>> filter({"w": 1, "b": {"x": 2, "y": 3}}, {"w": False, "b": True})
+    {'b': {'x': 2, 'y': 3}, 'w': None}
+    """
+    keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
+    out: T = treedef.unflatten([x if k != inverse else replace for k, x in zip(keep, leaves, strict=True)])
+    return out
+
+
+def filter_arrays(tree: T) -> T:
+    """Keep the arrays of a tree, and replace every other leaf by None: `filter(tree, is_array)`.
+
+    Args:
+        tree: any pytree.
+
+    Returns:
+        A tree with the classes and containers of `tree`, whose leaves are all arrays.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> filter_arrays([jnp.ones(2), 1.0, jax.nn.relu])
+    [Array([1., 1.], dtype=float32), None, None]
+    """
+    return filter(tree, is_array)
+
+
+def partition(
+    tree: T,
+    filter_spec: FilterSpec = is_array,
+    replace: object = None,
+    is_leaf: LeafPredicate | None = None,
+) -> tuple[T, T]:
+    """Split a tree in two: the leaves that satisfy a condition, and the others. `combine` is the inverse.
+
+    `treekit.optax.partition` is another function: it gives each leaf to the transformation with its label.
+
+    Args:
+        tree: any pytree.
+        filter_spec: as in `filter`; by default, the first tree has the arrays and the second everything else.
+        replace: the placeholder in each tree for the leaves of the other.
+        is_leaf: as in `jax.tree.flatten`.
+
+    Returns:
+        Two trees with the classes and containers of `tree`.
+
+    Raises:
+        ValueError: as in `filter`.
+
+    Source: the contract of `equinox.partition`.
+
+    >>> partition([1, 2.5], lambda x: isinstance(x, int))
+    ([1, None], [None, 2.5])
+    """
+    keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
+    left: T = treedef.unflatten([x if k else replace for k, x in zip(keep, leaves, strict=True)])
+    right: T = treedef.unflatten([replace if k else x for k, x in zip(keep, leaves, strict=True)])
+    return left, right
+
+
+def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
+    """Combine trees that `partition` has split: each leaf is the first value that is not None.
+
+    Args:
+        tree: a pytree.
+        *rest: trees of the same structure, where None counts as a leaf.
+        is_leaf: as in `jax.tree.flatten`.
+
+    Returns:
+        A tree of the structure of `tree`.
+
+    Raises:
+        ValueError: the trees differ in structure.
+
+    Source: the contract of `equinox.combine`.
+
+    >>> combine([None, 1, 2], [0, None, None])
+    [0, 1, 2]
+    """
+
+    def none_or_leaf(x: object) -> bool:
+        return x is None or (is_leaf is not None and is_leaf(x))
+
+    stop = is_none if is_leaf is None else none_or_leaf
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
+    for others in flatten_up_to_each(treedef, rest):
+        leaves = [y if x is None else x for x, y in zip(leaves, others, strict=True)]
+    out: T = treedef.unflatten(leaves)
+    return out
+
+
+def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
+    """Return one bool for each leaf, the leaves, and the structure of the tree."""
+    if isinstance(filter_spec, type):
+        raise ValueError(
+            f"filter_spec is the class {filter_spec.__qualname__}. To keep the leaves in its instances, pass "
+            f"treekit.path_mask({filter_spec.__name__}); for those that are instances, "
+            f"lambda leaf: isinstance(leaf, {filter_spec.__name__})"
+        )
+    if callable(filter_spec) and jtu.all_leaves([filter_spec]):
+        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+        return _as_bools(_answers(filter_spec, tree, leaves, is_leaf), leaves, treedef), leaves, treedef
+    specs, prefix_treedef = jtu.tree_flatten(filter_spec)
+    try:
+        subtrees = prefix_treedef.flatten_up_to(tree)
+    except ValueError as error:
+        if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
+            return _decide(filter_spec.__call__, tree, is_leaf)
+        raise ValueError(f"{prefix_mismatch('filter_spec', prefix_treedef, tree, error)}{_order(tree)}") from None
+    _check_specs(specs, filter_spec, tree)
+    parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]
+    numbered = prefix_treedef.unflatten([part_def.unflatten(range(len(leaves))) for leaves, part_def in parts])
+    all_leaves, treedef = [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
+    answers = [
+        _answers(spec, part, leaves, is_leaf) for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True)
+    ]
+    return _as_bools(itertools.chain.from_iterable(answers), all_leaves, treedef), all_leaves, treedef
+
+
+def _order(tree: PyTree) -> str:
+    """Say for an error what the arguments are, if the tree looks like a `filter_spec`."""
+    leaves = jtu.tree_leaves(tree)
+    are_specs = bool(leaves) and all(type(x) in _BOOLS or callable(x) for x in leaves)
+    return ". The arguments are (tree, filter_spec): are they in the right order?" if are_specs else ""
+
+
+def _check_specs(specs: list[Any], filter_spec: PyTree, tree: PyTree) -> None:
+    for i, spec in enumerate(specs):
+        if is_traced(spec):
+            raise ValueError(
+                f"filter_spec contains a traced array, at {leaf_path_text(filter_spec, i)}, but which leaves to keep "
+                "must be known while tracing"
+            )
+        if not (type(spec) in _BOOLS or callable(spec)):
+            hint = ". To select by key path, use treekit.path_mask" if isinstance(spec, str) else _order(tree)
+            raise ValueError(
+                "filter_spec may contain only bools and predicates on leaves, found "
+                f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}{hint}"
+            )
+
+
+_BOOLS = (bool, np.bool_)
+
+
+def _answers(spec: Any, part: PyTree, leaves: list[Any], is_leaf: LeafPredicate | None) -> Iterable[Any]:
+    """Return what a spec says of each leaf of a part of the tree."""
+    if isinstance(spec, TreeSpec):
+        return spec.of_leaves(part, is_leaf)
+    return map(spec, leaves) if callable(spec) else itertools.repeat(bool(spec), len(leaves))
+
+
+def _as_bools(answers: Iterable[Any], leaves: list[Any], treedef: PyTreeDef) -> list[bool]:
+    """Return the answers of a predicate for all leaves.
+
+    Raises:
+        ValueError: the predicate raised an error, or an answer is not a bool; the message names the key path.
+    """
+
+    def place(i: int) -> str:
+        path = leaf_path_text(treedef.unflatten(range(len(leaves))), i)
+        return f"the leaf {path} ({describe(leaves[i])})"
+
+    got: list[Any] = []
+    try:
+        got.extend(answers)
+        if len(got) < len(leaves):
+            raise RuntimeError("the predicate raised StopIteration")  # which ends `map` silently
+    except Exception as error:
+        raise ValueError(
+            f"filter_spec raised an error for {place(len(got))}: {describe_error(error)}. A predicate is called with "
+            "every leaf, functions and numbers too: let it begin with treekit.is_array(leaf) and"
+        ) from error
+    for i, answer in enumerate(got):
+        if type(answer) is bool:
+            continue
+        if not _is_bool(answer):
+            raise ValueError(
+                f"a predicate must return a bool for each leaf, found {_kind(answer)} for {place(i)}. A function of "
+                "the whole tree is not a predicate: call it and pass the tree of bools that it returns, or use "
+                "treekit.path_mask"
+            )
+        got[i] = bool(answer)
+    return got
+
+
+def _is_bool(answer: Any) -> bool:
+    is_known = isinstance(answer, int) or (dtype_of(answer) == np.bool_ and np.shape(answer) == ())
+    return is_known and not is_traced(answer)
+
+
+def _kind(answer: object) -> str:
+    return "a traced array, whose value is not known," if is_traced(answer) else describe(answer)

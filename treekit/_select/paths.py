@@ -1,0 +1,287 @@
+"""Select leaves by name or by class: masks and labels made from patterns of key paths and from classes of nodes."""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias, cast
+
+from treekit._base.describe import check_bool, describe_value
+from treekit._base.jax import jtu
+from treekit._base.key_path import walk
+from treekit._base.patterns import (
+    Pattern,
+    check_pattern_or_class,
+    is_match,
+    listed,
+    may_match_below,
+    nearest,
+    pattern_text,
+)
+from treekit._base.predicates import is_parameter
+from treekit._base.tree import is_mapping
+from treekit._base.types import IsLeaf, PyTree
+from treekit._select.filter import TreeSpec
+from treekit._select.find import Matched, no_instance, unnamed_field, walk_matched
+
+Selector: TypeAlias = Pattern | type[Any]
+
+
+class NoDefault:
+    """The default of `path_labels`, with which a parameter that no pattern matches is an error."""
+
+
+def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -> "MaskSpec":
+    """Return a mask function that is True at every leaf that one of the patterns or classes selects.
+
+    Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `freeze`, …), and as the `filter_spec` of
+    `filter`, `partition` and `filtered`.
+
+    A key path is written as `jax.tree_util.keystr(path, simple=True, separator=".")` writes it: `layers.0.bias`. A Flax
+    variable and its value have one path. A string pattern is a glob over the parts, which must match the whole path:
+
+    - `*` matches one part, or some of the characters of one; `?` one character. Brackets are literal;
+    - `**` matches any number of parts, including zero: `**.bias` matches `bias` and `layers.0.bias`.
+
+    A compiled `re.Pattern` must match the whole path too (`fullmatch`): write `.*` for any text. A class, such as
+    `equinox.nn.LayerNorm`, selects all leaves in its instances.
+
+    Args:
+        *patterns: globs, compiled regular expressions, or classes.
+        inverse: return a mask that is True where nothing matches, as `~path_mask(...)` does.
+        strict: False accepts patterns and classes that match nothing.
+
+    Returns:
+        A function that maps a tree to a tree of bools with the same structure. `~mask`, `mask | other` and
+        `mask & other` are such functions too, also with `treekit.trainable`; `not`, `or` and `and` raise. Equal
+        patterns give equal masks, which can be hashed and pickled.
+
+    Raises:
+        ValueError: you pass no pattern, or an empty one. The mask raises one if a pattern does not match any leaf, or
+            the tree has no instance of a class, unless `strict` is False; the message lists the nearest paths, or the
+            classes. What may match a leaf hidden by a `MaskedNode` or None, as inside `masked`, does not raise.
+        TypeError: a pattern is neither a string, a compiled regular expression nor a class, or an option is not a bool.
+            The mask raises one if it is called with a class.
+
+    >>> import jax.numpy as jnp
+    >>> params = {"layers": [{"weight": jnp.ones((2, 2)), "bias": jnp.ones(2)}], "scale": jnp.ones(2)}
+    >>> path_mask("**.bias", "scale")(params)
+    {'layers': [{'bias': True, 'weight': False}], 'scale': True}
+    >>> path_mask("**.bais")(params)
+    Traceback (most recent call last):
+    ValueError: path_mask: the pattern '**.bais' matches no leaf. The nearest paths: layers.0.bias, ...
+    """
+    if not patterns:
+        raise ValueError("path_mask needs at least one pattern")
+    mask = PathMask(tuple(map(check_pattern_or_class, patterns)), check_bool("strict", strict))
+    return ~mask if check_bool("inverse", inverse) else mask
+
+
+def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict: bool = True) -> "PathLabels":
+    """Return a function that gives every leaf the label of the first pattern or class that selects it.
+
+    Use it wherever Optax accepts a label function, such as in `treekit.optax.partition`.
+
+    Args:
+        table: maps patterns and classes, as in `path_mask`, to labels; their order matters.
+        default: the label of leaves that nothing matches. Without it, such a parameter is an error, and any other such
+            leaf (a function, a string) gets None.
+        strict: False accepts patterns and classes that match nothing, or nothing that earlier ones leave.
+
+    Returns:
+        A function that maps a tree to a tree of labels with the same structure, as `path_mask` does for bools.
+
+    Raises:
+        ValueError: you pass neither a pattern nor a default, or an empty pattern. The function raises one if a pattern
+            or a class matches nothing, as in `path_mask`, or only what earlier ones match, which a last row "**" may;
+            and, without a default, if nothing matches a parameter. The message lists the paths.
+        TypeError: `table` is not a dict, a pattern is neither a string, a compiled regular expression nor a class, or
+            `strict` is not a bool. The function raises one if it is called with a class.
+
+    >>> import jax.numpy as jnp
+    >>> params = {"encoder": {"w": jnp.ones(2)}, "head": {"w": jnp.ones(2), "b": jnp.ones(2)}}
+    >>> path_labels({"encoder.**": "frozen", "**.b": "no decay"}, default="train")(params)
+    {'encoder': {'w': 'frozen'}, 'head': {'b': 'no decay', 'w': 'train'}}
+    """
+    if not is_mapping(table):
+        raise TypeError(
+            f"path_labels takes a dict that maps patterns to labels, {{'**.bias': 'no decay'}}; found "
+            f"{describe_value(table)}"
+        )
+    if not table and default is NoDefault:
+        raise ValueError("path_labels needs at least one pattern, or a default")
+    rows = tuple((check_pattern_or_class(x), label) for x, label in table.items())
+    return PathLabels(rows, default, check_bool("strict", strict))
+
+
+class MaskSpec(TreeSpec):
+    """A function that maps a tree to a tree of bools with the same structure; `|`, `&` and `~` make others."""
+
+    def __or__(self, other: "MaskSpec") -> "MaskSpec":
+        return Combined("|", (self, other)) if isinstance(cast(object, other), MaskSpec) else NotImplemented
+
+    def __and__(self, other: "MaskSpec") -> "MaskSpec":
+        return Combined("&", (self, other)) if isinstance(cast(object, other), MaskSpec) else NotImplemented
+
+    def __invert__(self) -> "MaskSpec":
+        return Inverse(self)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is a function of a tree, which has no truth value: combine masks by ~mask, mask | other and "
+            "mask & other, not by `not`, `or` and `and`"
+        )
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Combined(MaskSpec):
+    """True where one of the masks is, for "|", or all of them, for "&"."""
+
+    operator: str
+    masks: tuple[MaskSpec, ...]
+
+    def __repr__(self) -> str:
+        return f"({f' {self.operator} '.join(map(repr, self.masks))})"
+
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+        decide = any if self.operator == "|" else all
+        return list(map(decide, zip(*(mask.of_leaves(tree, is_leaf) for mask in self.masks), strict=True)))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Inverse(MaskSpec):
+    """True where the mask is False."""
+
+    mask: MaskSpec
+
+    def __invert__(self) -> MaskSpec:
+        return self.mask
+
+    def __repr__(self) -> str:
+        return f"~{self.mask!r}"
+
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+        return [not x for x in self.mask.of_leaves(tree, is_leaf)]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class PathMask(MaskSpec):
+    """The mask function that `path_mask` returns."""
+
+    patterns: tuple[Selector, ...]
+    strict: bool = True
+
+    def __repr__(self) -> str:
+        options = ["strict=False"] * (not self.strict)
+        return f"path_mask({', '.join([*map(_written, self.patterns), *options])})"
+
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+        first = _first_matches("path_mask", self.patterns, tree, is_leaf, self.strict)
+        return [i is not None for _, i in first]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class PathLabels(TreeSpec):
+    """The label function that `path_labels` returns."""
+
+    table: tuple[tuple[Selector, Any], ...]
+    default: Any = NoDefault
+    strict: bool = True
+
+    def __call__(self, tree: PyTree) -> Any:  # to type checkers too, labels are not what the leaves are
+        return super().__call__(tree)
+
+    def __repr__(self) -> str:
+        table = ", ".join(f"{_written(x)}: {label!r}" for x, label in self.table)
+        default = [] if self.default is NoDefault else [f"default={self.default!r}"]
+        return f"path_labels({', '.join(['{' + table + '}', *default, *['strict=False'] * (not self.strict)])})"
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is a function of a tree, which has no truth value. The first pattern that matches decides: "
+            "write all of them in one table"
+        )
+
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[Any]:
+        first = _first_matches("path_labels", [x for x, _ in self.table], tree, is_leaf, self.strict)
+        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
+        default = None if self.default is NoDefault else self.default
+        missing = [path for (path, i), x in zip(first, leaves, strict=True) if i is None and is_parameter(x)]
+        if missing and self.default is NoDefault:
+            raise ValueError(
+                f"path_labels: no pattern matches {listed(missing)}. Add a pattern for them, such as '**' at the end, "
+                "or pass a default"
+            )
+        return [default if i is None else self.table[i][1] for _, i in first]
+
+
+def _written(x: Selector) -> str:
+    return x.__qualname__ if isinstance(x, type) else repr(x)
+
+
+def _first_matches(
+    name: str, selectors: Sequence[Selector], tree: PyTree, is_leaf: IsLeaf, strict: bool
+) -> list[tuple[str, int | None]]:
+    """Return the path of every leaf, and the index of the first pattern or class that selects it."""
+    leaves: list[tuple[str, tuple[int, ...]]] = []
+    holes: list[Matched] = []
+    instances: set[int] = set()
+    for x in walk_matched(selectors, tree, is_leaf, whole=True):
+        instances.update(x.classes)
+        if x.is_leaf:
+            leaves.append((x.name, (*x.patterns, *x.within)))
+        elif x.node is None or _is_masked_node(x.node):
+            holes.append(x)
+    names = [path for path, _ in leaves]
+    if len(set(names)) < len(names):
+        _check_one_name(name, selectors, names)
+    deciding = {min(selected) for _, selected in leaves if selected}
+    for i, selector in enumerate(selectors):
+        if not strict or i in deciding or any(_may_hide(hole, i, selector) for hole in holes):
+            continue
+        if isinstance(selector, type) and i not in instances:
+            raise ValueError(f"{name}: {no_instance(selector, (node for _, node in walk(tree, is_leaf=is_leaf)))}")
+        earlier = {min(selected) for _, selected in leaves if i in selected}
+        is_default = selector == "**" and i == len(selectors) - 1
+        if earlier and name == "path_labels" and not is_default:
+            raise ValueError(
+                f"path_labels: {_written(selector)} decides about no leaf, since "
+                f"{', '.join(sorted(_written(selectors[j]) for j in earlier))} before it selects all that it does. Put "
+                "it before them; or, if that is meant, pass strict=False"
+            )
+        if not earlier and not isinstance(selector, type):
+            text = pattern_text(selector)
+            hint = unnamed_field(text.rpartition(".")[2], (node for _, node in walk(tree, is_leaf=is_leaf)))
+            raise ValueError(
+                f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern "
+                f"must match a whole path: '**.name' matches at any depth, and 'name.**' everything below{hint}"
+            )
+    return [(path, min(selected, default=None)) for path, selected in leaves]
+
+
+def _may_hide(hole: Matched, i: int, selector: Selector) -> bool:
+    """Whether a selector, whose index is `i`, may select a leaf that is masked out.
+
+    None hides one leaf. A MaskedNode may also hide a subtree, with instances of any class.
+    """
+    if hole.node is None:
+        return i in (*hole.patterns, *hole.within)
+    return isinstance(selector, type) or i in hole.patterns or may_match_below(selector, hole.name)
+
+
+def _check_one_name(name: str, selectors: Iterable[Selector], names: Sequence[str]) -> None:
+    """Raise a ValueError if a glob matches a name that two leaves have, since it does not say which is meant."""
+    shared = [x for x, number in Counter(names).items() if number > 1]
+    globs = [x for x in selectors if isinstance(x, str) and x != "**"]
+    for pattern, path in itertools.product(globs, shared):
+        if is_match(pattern, path):
+            raise ValueError(
+                f"{name}: the pattern {pattern!r} matches two leaves that are both called {path!r}: a key contains "
+                "a dot, or a string and a number are written alike. Pass a function of the tree instead, with "
+                "jax.tree_util.tree_map_with_path"
+            )
+
+
+def _is_masked_node(x: object) -> bool:
+    """Whether `x` looks like Optax's MaskedNode, a named tuple without fields; the core does not import Optax."""
+    return getattr(type(x), "_fields", None) == ()

@@ -1,0 +1,148 @@
+"""Resolve arguments that are a tree, or a function from the params to one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from treekit._base.describe import describe_error, type_name
+from treekit._base.dtype import dtype_of
+from treekit._base.jax import jtu
+from treekit._base.key_path import flatten_with_path, path_text
+from treekit._base.predicates import is_inexact_array, is_parameter, is_truly_callable
+from treekit._base.types import KeyPath, PyTree, PyTreeDef
+from treekit._compare.prefix import prefix_mismatch
+from treekit._select.filter import TreeSpec, filter
+
+
+def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
+    """Return `spec` if it is a tree, such as a mask; if it is a function of the params, return its result.
+
+    1. A node that is a prefix of the params is returned itself, callable or not. So is a leaf that is not a function:
+       it is the value for all params.
+    2. A function, or a callable node with a leaf that is not a spec leaf, is called with the params, in which leaves
+       that cannot be parameters are None.
+    3. Anything else is an error.
+
+    Leaves of the params that cannot be parameters (functions, strings, keys, objects) do not count in comparing: a mask
+    made from a filtered model fits the raw one, and the reverse.
+
+    Args:
+        spec: a tree, or a function from the params to a tree.
+        tree: the params.
+        is_spec_leaf: whether an object, which may be a node, is a leaf of a spec, as a bool is of a mask.
+        name: what the caller calls the argument, for errors.
+
+    Returns:
+        `spec`, or its result: a prefix tree of `tree`.
+
+    Raises:
+        ValueError: `spec` does not fit `tree` (the message names the argument and the first key path that differs), or
+            is a predicate on leaves, which returns one value for the tree and another for a leaf.
+
+    >>> import jax
+    >>> params = {"w": jax.numpy.ones((2, 2)), "b": jax.numpy.ones(2)}
+    >>> is_bool = lambda leaf: isinstance(leaf, bool)
+    >>> resolve_spec(lambda p: {"w": True, "b": False}, params, is_spec_leaf=is_bool, name="mask")
+    {'w': True, 'b': False}
+    """
+    return resolve_and_match(spec, filter(tree, is_parameter), is_spec_leaf=is_spec_leaf, name=name)[0]
+
+
+def resolve_and_match(
+    spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
+) -> tuple[Any, PyTreeDef, list[tuple[Any, Any]]]:
+    """Do what `resolve_spec` does for params that have None for all other leaves; return what `match_spec` does too."""
+    if isinstance(spec, type):
+        use = f"path_mask({spec.__name__})"
+        if "label" in name:
+            use = f"path_labels({{{spec.__name__}: label}})"
+        elif name == "rates":
+            use = f"path_labels({{{spec.__name__}: rate}}, default=1.0)"
+        raise ValueError(f"{name} is the class {spec.__qualname__}. To select its instances, pass treekit.{use}")
+    if not (callable(spec) and jtu.all_leaves([spec])):
+        try:
+            return spec, *match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
+        except ValueError:
+            is_tree = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
+            if not (is_truly_callable(spec) or (callable(spec) and not is_tree)):
+                raise
+    try:
+        result = spec(params)
+    except Exception as error:
+        if isinstance(spec, TreeSpec):  # its errors name it
+            raise
+        if not (jtu.all_leaves([spec]) or jtu.tree_leaves(spec)):
+            raise ValueError(f"{name}, of type {type(spec).__name__}, has no leaf: is each of them None?") from None
+        raise ValueError(
+            f"the function given as {name} raised {describe_error(error)}. It is called once, with all of the "
+            f"params (here {type(params).__name__}), and returns a tree: {name}=lambda params: "
+            "jax.tree.map(f, params)"
+        ) from error
+    matched = match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
+    _check_no_predicate(spec, result, params, is_spec_leaf, name)
+    return result, *matched
+
+
+def _check_no_predicate(
+    spec: Callable[[Any], Any], result: object, params: PyTree, is_spec_leaf: Callable[[Any], bool], name: str
+) -> None:
+    """Raise a ValueError if a function answers for one leaf: it has one answer for the tree, and another for a leaf.
+
+    Its answer for the whole tree, such as False since a model is not an array, would silently apply to every leaf.
+    """
+    if result is None or not is_spec_leaf(result) or jtu.all_leaves([params]):
+        return
+    leaves = flatten_with_path(params)[0]
+    kinds: dict[Any, tuple[KeyPath, Any]] = {_kind(x): (path, x) for path, x in leaves}
+    for path, leaf in kinds.values():
+        try:
+            answer = spec(leaf)
+        except Exception:  # a function of the tree may raise anything for a leaf
+            return
+        if is_spec_leaf(answer) and answer is not None and bool(answer != result):
+            raise ValueError(
+                f"the function given as {name} is a predicate on leaves: it returned {result!r} for all of the params "
+                f"(here {type(params).__name__}), and {answer!r} for the leaf at {path_text(path)}. "
+                f"{name} is called once, with all of the params. Write "
+                f"{name}=lambda params: jax.tree.map(predicate, params), or select "
+                "by key path, with treekit.path_mask or treekit.path_labels"
+            )
+
+
+def _kind(leaf: Any) -> Any:
+    """What a predicate depends on, so that it is not asked about thousands of leaves that are alike."""
+    return type(leaf), np.shape(leaf), dtype_of(leaf)
+
+
+def match_spec(
+    spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
+) -> tuple[PyTreeDef, list[tuple[Any, Any]]]:
+    """Match each leaf of a prefix tree with the subtree of `tree` at its place.
+
+    None in the prefix tree is allowed where a filtered model has None, that is, for anything but an inexact array.
+
+    Returns:
+        The structure of the prefix tree, in which None is a leaf; and for each of its leaves the leaf and the subtree
+        of `tree`.
+
+    Raises:
+        ValueError: it is not a prefix of `tree`; the message names the first key path that differs.
+    """
+
+    def stop(x: object) -> bool:
+        return x is None or is_spec_leaf(x)
+
+    leaves, prefix_treedef = jtu.tree_flatten(spec, is_leaf=stop)
+    try:
+        parts = prefix_treedef.flatten_up_to(tree)
+    except ValueError as error:
+        raise prefix_mismatch(name, prefix_treedef, tree, error) from None
+    for i, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
+        if leaf is None and not is_spec_leaf(None) and any(map(is_inexact_array, jtu.tree_leaves(part))):
+            path = path_text(flatten_with_path(spec, stop)[0][i][0], name)
+            raise ValueError(
+                f"{name} does not fit the tree it is for: at key path {path} it has None, and the tree it is for "
+                f"{type_name(part)}"
+            )
+    return prefix_treedef, list(zip(leaves, parts, strict=True))

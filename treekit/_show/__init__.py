@@ -1,0 +1,5 @@
+"""What is in a tree?
+
+- `summary`: a table of names, shapes, dtypes and sizes
+- `shared`: which leaves share memory?
+"""

@@ -1,0 +1,253 @@
+"""`check_types`: check the fields of nodes against the annotations of their classes."""
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import jax
+from jaxtyping import AnnotationError
+
+from treekit._base.describe import describe, describe_error, refuse_class
+from treekit._base.jax import jtu
+from treekit._base.key_path import path_name, walk
+from treekit._base.table import ROWS, in_columns
+from treekit._types.hints import NUMBERS, UnresolvedAnnotationError, describe_hint, fields_of, has_fields
+from treekit._types.sizes import Memo, bind, describe_memo, fresh_memo, is_jaxtyping, pytree_of, pytree_parts
+
+_union: Any = Union  # of a tuple of types, which `|` does not take
+
+
+def check_types(tree: object) -> None:
+    """Check the fields of every node in a tree against the annotations of its class.
+
+    It checks treekit's nodes, Equinox modules, and all other dataclasses that are pytrees. A name in a shape, such as
+    "n" in `Float[Array, "n"]`, is bound to one size in all fields of one node; `{self.n}` is an attribute of the node.
+    An array of shape () satisfies `float`, `int` or `bool`, by its dtype. Annotations that cannot be checked at run
+    time, such as the arguments of a `Callable`, pass.
+
+    Check a model before you stack, filter or mask it: its arrays no longer match the annotations afterwards. Check an
+    abstract one inside of the function that `jax.eval_shape` calls.
+
+    Args:
+        tree: any pytree.
+
+    Raises:
+        TypeError: fields do not match their annotations; the message names each key path. Or an annotation cannot be
+            resolved; the message names class and field. Or `tree` is a class.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxtyping import Array, Float
+    >>> from treekit import node
+    >>> @node
+    ... class Linear:
+    ...     weight: Float[Array, "dout din"]
+    ...     bias: Float[Array, "dout"]
+    >>> check_types([Linear(jnp.ones((5, 3)), jnp.ones(5))])
+    >>> check_types([Linear(jnp.ones((5, 3)), jnp.ones(9))])
+    Traceback (most recent call last):
+    TypeError: 1 field is not what its class says:
+    0.bias   float32[9]   is not Float[Array, 'dout']   (dout=5, din=3)
+    Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape.
+    """
+    refuse_class(tree, "check_types")
+    if problem := _explain(_misfits(_nodes(tree)), tree):
+        raise TypeError(
+            f"{problem}\n"
+            "Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape."
+        )
+
+
+def check_created(node: object) -> None:
+    """Check the fields of a node that is being created, and of the nodes inside it."""
+    if problem := _explain(_misfits(_nodes(node)), node):
+        raise TypeError(f"creating {type(node).__qualname__}: {problem}")
+
+
+def explain_misfits(node: object, memo: Memo) -> tuple[str, Memo]:
+    """Say which fields of a node, and of the nodes inside it, are wrong; and extend the memo by the sizes of its own.
+
+    Nodes inside it have sizes of their own.
+    """
+    own, after = _check_fields(node, (*memo[:3], memo[3] | {"self": node}))
+    inner = _misfits(x for x in _nodes(node) if x is not node)
+    return _explain([*((node, wrong) for wrong in own), *inner], node), after
+
+
+class Misfit(NamedTuple):
+    """A value, or a part of it, that is not an instance of its annotation.
+
+    Attributes:
+        path: the key path of the part, with a dot before it; "" for the value itself.
+        part: the part.
+        hint: its annotation.
+        bound: the sizes that were bound before it.
+    """
+
+    path: str
+    part: object
+    hint: Any
+    bound: Memo
+
+
+def _misfits(nodes: Iterable[object]) -> list[tuple[object, Misfit]]:
+    """Return the wrong fields of these nodes, each of which binds sizes of its own."""
+    return [(node, wrong) for node in nodes for wrong in _check_fields(node, fresh_memo(node))[0]]
+
+
+def _nodes(tree: object) -> list[object]:
+    """Return every node in a tree that has annotated fields, once each."""
+    nodes: dict[int, object] = {}
+
+    def see(x: object) -> bool:
+        if has_fields(x) and (x is tree or not jtu.all_leaves([x])):
+            nodes[id(x)] = x
+        return False
+
+    jtu.tree_flatten(tree, is_leaf=see)
+    return list(nodes.values())
+
+
+def _check_fields(node: object, memo: Memo) -> tuple[list[Misfit], Memo]:
+    """Return the wrong fields of one node, and the memo extended by the sizes that the others bind."""
+    wrong: list[Misfit] = []
+    waiting = deque(field for field in fields_of(node) if hasattr(node, field.name))  # not if field(init=False)
+    tries = len(waiting)  # that are left until none of the waiting fields can bind a name that another one needs
+    while waiting:
+        field = waiting.popleft()
+        value: object = getattr(node, field.name)
+        try:
+            after = fit(value, field.hint, memo)
+        except Exception as error:
+            if isinstance(error, AnnotationError) and tries > 0:
+                tries -= 1
+                waiting.append(field)  # its shape is like "n+1", and another field may bind n
+                continue
+            if wrong:
+                continue  # a wrong field might have bound n
+            hint = describe_hint(field.hint)
+            raise UnresolvedAnnotationError(
+                f"{type(node).__qualname__}.{field.name} cannot be checked against {hint}: {_reason(error, hint)}"
+            ) from error
+        tries = len(waiting)
+        if isinstance(after, Misfit):
+            wrong.append(after._replace(path=f"{field.name}{after.path}"))
+        else:
+            memo = after
+    return wrong, memo
+
+
+def _reason(error: Exception, hint: str) -> str:
+    if isinstance(error, AnnotationError):
+        said = str(error).partition(" Have you applied")[0]  # the decorator, which check_types does not need
+        return said.rstrip(".") + (". An attribute is written {self.n}" if "{" in hint else "")
+    if isinstance(error, AttributeError) or "{" not in hint:
+        return describe_error(error)
+    return f"{describe_error(error)}. A size in braces must be a Python number: inside jit, make its field static"
+
+
+def _explain(wrong: list[tuple[object, Misfit]], tree: object) -> str:
+    """Write a line for each wrong field, with its key path; "" if every field is right."""
+    if not wrong:
+        return ""
+    # The first name of each node; the nodes are kept, and with them their ids, since flattening may create new ones.
+    names: dict[int, tuple[object, str]] = {}
+    for name, x in walk(tree):
+        names.setdefault(id(x), (x, name and f"{name}."))
+    rows: list[tuple[str, ...]] = []
+    for node, x in wrong[:ROWS]:
+        _, name = names.get(id(node), (None, f"{type(node).__qualname__}."))
+        part = describe(x.part, short=False) + "(abstract)" * isinstance(x.part, jax.ShapeDtypeStruct)
+        is_not = f"is not {describe_hint(x.hint)}"
+        rows.append((name + x.path, part, is_not, describe_memo(x.bound)))
+    several = f"{len(wrong)} fields are not what their classes say"
+    title = several if len(wrong) > 1 else "1 field is not what its class says"
+    more = [f"and {len(wrong) - ROWS} more"] if len(wrong) > ROWS else []
+    return "\n".join([f"{title}:", *in_columns(rows, "   "), *more])
+
+
+def fit(x: Any, hint: Any, memo: Memo) -> Memo | Misfit:
+    """Return the memo extended by the sizes that `x` binds as an instance of `hint`; or the first part that misfits."""
+    misfit = Misfit("", x, hint, memo)
+    if hint is Any or hint is object:
+        return memo
+    if is_jaxtyping(hint):
+        leaf, structure = pytree_parts(hint) or (None, None)
+        if leaf is None or structure is not None:  # with a structure, the shape of a leaf may depend on its place
+            numbers = isinstance(leaf, type) and NUMBERS.get(leaf)
+            return bind(x, pytree_of(_union[numbers], structure) if numbers else hint, memo) or misfit
+        leaves = jtu.tree_flatten_with_path(x, is_leaf=lambda y: not isinstance(fit(y, leaf, memo), Misfit))[0]
+        return _fit_parts([(f".{path_name(path)}" if path else "", y, leaf) for path, y in leaves], misfit)
+    if isinstance(hint, type) and hint in NUMBERS:
+        return memo if isinstance(x, NUMBERS[hint]) else misfit
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        inside: list[Misfit] = []  # of the containers that `x` is an instance of
+        for each in args:
+            after = fit(x, each, memo)
+            if not isinstance(after, Misfit):
+                return after
+            if get_args(each) and _is_instance(x, get_origin(each)):
+                inside.append(after)
+        return inside[0] if len(inside) == 1 else misfit
+    if origin is tuple and not args:  # tuple[()]
+        return memo if isinstance(x, tuple) and not x else misfit
+    if origin is Literal:
+        return memo if any(type(x) is type(value) and x == value for value in args) else misfit
+    if origin is type:
+        members = get_args(args[0]) if args and get_origin(args[0]) in (Union, UnionType) else args
+        right = isinstance(x, type) and any(_is_subclass(x, get_origin(each) or each) for each in members or [object])
+        return memo if right else misfit
+    if isinstance(origin or hint, type):
+        items = _items(x, hint) if _is_instance(x, origin or hint) else None
+        return misfit if items is None else _fit_parts(items, misfit)
+    if not hasattr(hint, "__value__"):
+        return memo
+    alias: Any = hint
+    after = fit(x, alias.__value__, memo)
+    return misfit if isinstance(after, Misfit) and not after.path else after  # an alias is shown by its name
+
+
+def _fit_parts(parts: Iterable[tuple[str, Any, Any]], whole: Misfit) -> Memo | Misfit:
+    """Do the same as `fit` for parts of a value, each with its key path and its annotation."""
+    memo = whole.bound
+    for path, part, hint in parts:
+        after = fit(part, hint, memo)
+        if isinstance(after, Misfit):
+            return after._replace(path=path + after.path) if path else whole
+        memo = after
+    return memo
+
+
+def _is_subclass(x: type[Any], hint: Any) -> bool:
+    try:
+        return not isinstance(hint, type) or hint is Any or issubclass(x, hint)
+    except TypeError:  # as in _is_instance
+        return True
+
+
+def _is_instance(x: object, cls: Any) -> bool:
+    try:
+        return isinstance(x, cls)
+    except TypeError:  # isinstance does not work with a TypedDict, or a protocol that is not runtime_checkable
+        return True
+
+
+def _items(x: Any, hint: Any) -> list[tuple[str, Any, Any]] | None:
+    """Return the items of a container, each with its key path and its hint; None for a tuple of another length."""
+    origin, args = get_origin(hint), get_args(hint)
+    if not args or origin.__module__ not in ("builtins", "collections", "collections.abc"):
+        return []
+    if origin is tuple:
+        hints = args[:1] * len(x) if args[1:] == (...,) else args
+        if len(x) != len(hints):
+            return None
+        return [(f".{i}", *pair) for i, pair in enumerate(zip(x, hints, strict=True))]
+    if issubclass(origin, Mapping) and len(args) == 2:
+        pairs = [[(f", key {key!r}", key, args[0]), (f".{key}", value, args[1])] for key, value in x.items()]
+        return list(itertools.chain.from_iterable(pairs))
+    if issubclass(origin, Iterable) and hasattr(x, "__len__"):  # not an iterator, which would be consumed
+        is_indexed = issubclass(type(x), Sequence)  # a set is not
+        return [(f".{i}" if is_indexed else ", an item", item, args[0]) for i, item in enumerate(x)]
+    return []

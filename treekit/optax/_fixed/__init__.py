@@ -1,0 +1,8 @@
+"""Optax's wrappers and functions that need more than the boundary, under Optax's names.
+
+- `select`: on which leaves does it run? `specs`: which leaves do a mask and labels mean?
+- `multi_steps`, `conditional`: does this step run, or is it held?
+- `factories`: what do the parameters of a factory say? `inject`: is this argument a number, a schedule, or passed on?
+- `apply`: how are updates added to params? `lbfgs`: how does a line search run on a model?
+- `monitor`: measurements of the updates; `update`: an average of the params, or a copy
+"""

@@ -1,0 +1,207 @@
+"""Apply updates, take whole steps, and map over the params in a state."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, cast
+
+import optax
+
+from treekit._arrays.codes import is_codes
+from treekit._arrays.map import check_shapes, dtype_preserving_tree_map
+from treekit._arrays.round import Key, bits_like, bits_of_key, round_by, widen
+from treekit._base.describe import describe
+from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype, resolve_array
+from treekit._base.jax import is_ref, jnp, jtu
+from treekit._base.key_path import leaf_path_text
+from treekit._base.predicates import is_narrow, is_parameter
+from treekit._base.tree import is_none
+from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
+from treekit._compare.prefix import flatten_updates
+from treekit.optax._fixed.multi_steps import MultiSteps
+from treekit.optax._kernel.boundary import at_boundary, trained
+from treekit.optax._kernel.transformation import State, TransformationOf
+
+T = TypeVar("T")
+MappedState = TypeVar("MappedState")
+
+_optax_tree_map_params = optax.tree_map_params
+
+
+def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
+    """Add updates to params, or to a raw model, preserving the dtype of every leaf.
+
+    Leaves whose update is None or float0 are not changed, and neither are leaves that cannot be parameters: functions,
+    strings, PRNG keys.
+
+    Args:
+        params: any tree.
+        updates: a tree of updates, with None or float0 for leaves without one. A None in place of a subtree counts for
+            all of its leaves.
+        key: a PRNG key; use another one for each step. Updates to params of less than 32 bits (bf16, f16, float8) are
+            then added in f32, and the result is rounded by `treekit.stochastic_round`, with different random bits for
+            each leaf, so that small updates are not lost. By default params are rounded to nearest.
+
+    Returns:
+        A tree of the structure, shapes and dtypes of `params`.
+
+    Raises:
+        TypeError: an update is complex and its param is not; there is an update for a leaf that cannot be a parameter,
+            such as a function, a PRNG key or a `jax.Ref`; an update is not an array, as when the arguments are
+            swapped; or `key` is not a key. The message names the key path.
+        ValueError: an update cannot be broadcast to the shape of its param; the message names the key path.
+
+    >>> import jax.numpy as jnp
+    >>> apply_updates({"w": jnp.ones(2, jnp.bfloat16), "f": "relu", "n": 3}, {"w": jnp.ones(2), "f": None, "n": None})
+    {'f': 'relu', 'n': 3, 'w': Array([2, 2], dtype=bfloat16)}
+    """
+
+    def apply(param: Any, update: Any, random_bits: Any) -> Any:
+        if has_no_update(update) or not is_parameter(param):
+            return param
+        array, update = as_array(param), resolve_array(update)
+        rounds = key is not None and is_narrow(array)
+        # To nearest too: after MultiSteps, or with state in 8 bits, XLA then moves fewer bytes (tests/accelerators).
+        x, dx = widen((array, update)) if is_narrow(array) else (array, update)
+        total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
+        if rounds and issubdtype(total.dtype, jnp.floating):
+            return round_by(random_bits, total, array.dtype)
+        # What has `__jax_array__` may not have a dtype, to which the map below casts.
+        return cast_like(total, array, "unsafe") if dtype_of(param) is None else total
+
+    treedef = jtu.tree_structure(params, is_leaf=is_none)
+    parts = flatten_updates(treedef, updates)
+    _check_can_be_updated(params, parts)
+    updates = treedef.unflatten(parts)
+    check_shapes(params, updates, is_leaf=is_none, broadcast=True)
+    random_bits = None if key is None else bits_of_key(key)
+    own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=is_none)
+    return dtype_preserving_tree_map(apply, params, updates, own_bits, is_leaf=is_none, casting="unsafe")
+
+
+def _check_can_be_updated(params: Params, updates: list[Any]) -> None:
+    """Raise a TypeError if an update is not an array, or is for a leaf that cannot be a parameter."""
+    pairs = zip(jtu.tree_leaves(params, is_leaf=is_none), updates, strict=True)
+    for i, (param, update) in enumerate(pairs):
+        if has_no_update(update) or update is param:
+            continue
+        if is_ref(param):
+            advice = "Update a reference in place, ref[...] += update; or pass the arrays that references refer to"
+        elif not is_parameter(update) or not (param is None or is_parameter(param)):
+            advice = "apply_updates takes (params, updates); updates are arrays, or None for leaves without an update"
+        else:
+            continue
+        path = leaf_path_text(params, i, is_none)
+        raise TypeError(f"at {path}: an update ({describe(update)}) for {describe(param)}. {advice}")
+
+
+Initable: TypeAlias = TransformationLike | Callable[[Any], Any]
+
+
+def tree_map_params(
+    initable: Initable,
+    f: Callable[..., Any],
+    state: MappedState,
+    /,
+    *rest: PyTree,
+    transform_non_params: Callable[[Any], Any] | None = None,
+    is_leaf: LeafPredicate | None = None,
+) -> MappedState:
+    """Map a function over the params in a state: `optax.tree_map_params`, without `is_leaf` for masked params.
+
+    Args:
+        initable: a transformation, or its init.
+        f: called with a leaf of the state that belongs to a param, and the leaves of `rest` for that param.
+        state: a state of the transformation.
+        *rest: trees with the structure of the params.
+        transform_non_params: called with every other leaf of the state.
+        is_leaf: as in `jax.tree.map`, for the params in the state. Placeholders in the state (None, MaskedNode) are
+            skipped, unless `is_leaf` selects them. `Codes`, an array in 8 bits, counts as one leaf.
+
+    Returns:
+        The state with its leaves replaced by the results.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit.optax import adam, masked
+    >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    >>> tx = masked(adam(1e-3), {"w": True, "b": False})
+    >>> specs = tree_map_params(tx, lambda _, name: name, tx.init(params), {"w": "W", "b": "B"})
+    >>> specs.inner_state[0].mu
+    {'b': MaskedNode(), 'w': 'W'}
+    """
+
+    def is_chosen(x: object) -> bool:
+        return is_leaf is not None and is_leaf(x)
+
+    def is_left_out(x: object) -> bool:
+        return not is_chosen(x) and (x is None or isinstance(x, optax.MaskedNode))
+
+    def f_or_left_out(x: object, *others: object) -> Any:
+        return x if is_left_out(x) else f(x, *others)
+
+    def stop(x: object) -> bool:
+        return is_chosen(x) or is_left_out(x) or is_codes(x)
+
+    def transform_each(x: object) -> Any:  # a measurement of a monitor may be a tree
+        return x if transform_non_params is None else jtu.tree_map(transform_non_params, x, is_leaf=is_chosen)
+
+    out: MappedState = _optax_tree_map_params(
+        cast(Any, initable),
+        f_or_left_out,
+        state,
+        *rest,
+        transform_non_params=transform_each,
+        is_leaf=stop,
+    )
+    return out
+
+
+def apply_gradients(
+    optimizer: TransformationOf[State],
+    grads: Updates,
+    state: State,
+    params: T,
+    *,
+    key: Key | None = None,
+    **extra_args: object,
+) -> tuple[T, State]:
+    """Take a whole step of an optimizer: return the new params, or raw model, and the new state.
+
+    It calls `optimizer.update`, then `treekit.optax.apply_updates`, and raises if no leaf has a gradient.
+
+    Args:
+        optimizer: a transformation, or a `MultiSteps`.
+        grads: the gradients; None or float0 for a leaf without one.
+        state: the state of the optimizer, made by its `init`.
+        params: any tree.
+        key: as in `apply_updates`, to round params of less than 32 bits stochastically; use another one for each step.
+        **extra_args: extra arguments of `optimizer.update`, such as `value`.
+
+    Returns:
+        The new params, with the structure, shapes and dtypes of `params`; and the new state.
+
+    Raises:
+        TypeError: `params` is None.
+        ValueError: `grads` do not have the structure or the shapes of `params`; the message names the first key path.
+            Or no leaf has a gradient, and some could be trained.
+        ValueError, TypeError: the optimizer fails, and `state` is not a state of this optimizer for these params; the
+            message names the key path.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
+    >>> optimizer = optax.sgd(0.5)
+    >>> state = optimizer.init(params)
+    >>> params, state = optax.apply_gradients(optimizer, grads, state, params)
+    >>> params
+    {'name': 'scale', 'w': Array([0.5, 0.5], dtype=float32)}
+    """
+
+    if params is None:
+        raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
+    if all(map(has_no_update, jtu.tree_leaves(grads))) and jtu.tree_leaves(trained(params)):
+        raise ValueError(
+            "grads has no gradient: each leaf is None or float0, so nothing would be trained. If you have partitioned "
+            "the model, pass the gradients of the part that is trained. To freeze all of it, do not call the optimizer"
+        )
+    tx = optimizer if isinstance(optimizer, MultiSteps) else at_boundary(optimizer)
+    updates, new_state = tx.update(grads, state, params, **extra_args)
+    return apply_updates(params, updates, key=key), new_state

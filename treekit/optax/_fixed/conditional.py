@@ -1,0 +1,195 @@
+"""Run a transformation or hold it: `apply_if_finite`, `conditionally_transform`, `conditionally_mask`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from treekit._base.dtype import cast_like, strengthen, strengthen_all
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.in_place import is_known, run_if, trace
+from treekit.optax._kernel.preserve import preserving
+from treekit.optax._kernel.state_map import is_of_multi_steps
+from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
+
+
+def apply_if_finite(
+    inner: TransformationLike, max_consecutive_errors: int
+) -> GradientTransformation[optax.ApplyIfFiniteState]:
+    """Skip updates that are not finite: `optax.apply_if_finite` for every model and every mix of dtypes.
+
+    If an update contains an inf or a NaN, the inner state does not change and the updates are zero. After
+    `max_consecutive_errors` such updates in a row, the next one is accepted.
+
+    The state counts such updates in a row: `optax.tree.get(state, "notfinite_count")` reads the count, and
+    `optax.tree.set(state, notfinite_count=jnp.zeros([], jnp.int32))` resets it. The total is `total_notfinite`.
+
+    Args:
+        inner: any transformation.
+        max_consecutive_errors: the number of updates in a row that may be skipped.
+
+    Returns:
+        A transformation; its state is an `optax.ApplyIfFiniteState`.
+
+    Raises:
+        TypeError: `inner` is not a transformation.
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = apply_if_finite(optax.sgd(1.0), max_consecutive_errors=3)
+    >>> updates, state = tx.update(jnp.array([1.0, jnp.nan]), tx.init(jnp.ones(2)))
+    >>> updates, state.notfinite_count
+    (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
+    """
+    inner_init, update_if = core_of(inner).init, _conditional(preserving(core_of(inner)), jnp.zeros_like)
+
+    def init(params: Params) -> optax.ApplyIfFiniteState:
+        zero = jnp.zeros([], jnp.int32)
+        return optax.ApplyIfFiniteState(zero, jnp.array(True), zero, inner_init(params))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        finite = jnp.array([jnp.all(jnp.isfinite(g)) for g in jtu.tree_leaves(updates)], bool).all()
+        count = jnp.where(finite, 0, optax.safe_increment(state.notfinite_count))
+        total = jnp.where(finite, state.total_notfinite, optax.safe_increment(state.total_notfinite))
+        accept = finite | (count > max_consecutive_errors)
+        new_updates, inner_state = update_if(accept, updates, state.inner_state, params, extra)
+        return new_updates, optax.ApplyIfFiniteState(count, finite, total, inner_state)
+
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def conditionally_transform(
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool = False,
+) -> GradientTransformation[optax.ConditionallyTransformState]:
+    """Run a transformation in some steps, and pass updates on unchanged in the others, for every mix of dtypes.
+
+    Args:
+        inner: any transformation.
+        should_transform_fn: takes the number of the step, an int32 array of shape (), and returns whether to run
+            `inner`, a bool array of shape ().
+        forward_extra_args: whether to pass the extra arguments of `update` to it too.
+
+    Returns:
+        A transformation; its state is an `optax.ConditionallyTransformState`.
+
+    Raises:
+        TypeError: `inner` is not a transformation.
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = conditionally_transform(optax.scale(2.0), lambda step: step > 0)
+    >>> updates, state = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
+    >>> updates, tx.update(jnp.ones(2), state)[0]
+    (Array([1., 1.], dtype=float32), Array([2., 2.], dtype=float32))
+    """
+    return _run_conditionally(inner, should_transform_fn, forward_extra_args, optax.ConditionallyTransformState, _same)
+
+
+def conditionally_mask(
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool = False,
+) -> GradientTransformation[optax.ConditionallyMaskState]:
+    """Run a transformation in some steps, and return zero updates in the others, for every mix of dtypes.
+
+    Args:
+        inner: any transformation.
+        should_transform_fn: as in `conditionally_transform`.
+        forward_extra_args: as in `conditionally_transform`.
+
+    Returns:
+        A transformation; its state is an `optax.ConditionallyMaskState`.
+
+    Raises:
+        TypeError: `inner` is not a transformation.
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = conditionally_mask(optax.scale(2.0), lambda step: step > 0)
+    >>> tx.update(jnp.ones(2), tx.init(jnp.ones(2)))[0]
+    Array([0., 0.], dtype=float32)
+    """
+    return _run_conditionally(
+        inner, should_transform_fn, forward_extra_args, optax.ConditionallyMaskState, jnp.zeros_like
+    )
+
+
+def _run_conditionally(
+    inner: TransformationLike,
+    should_transform_fn: Callable[..., Any],
+    forward_extra_args: bool,
+    state_class: Callable[..., Any],
+    otherwise: Callable[[Any], Any],
+) -> GradientTransformation[Any]:
+    inner_init, update_if = core_of(inner).init, _conditional(preserving(core_of(inner)), otherwise)
+
+    def init(params: Params) -> Any:
+        return state_class(inner_state=inner_init(params), step=jnp.zeros([], jnp.int32))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        should_transform = should_transform_fn(strengthen(state.step), **(extra if forward_extra_args else {}))
+        new_updates, inner_state = update_if(should_transform, updates, state.inner_state, params, extra)
+        return new_updates, state_class(inner_state=inner_state, step=optax.safe_increment(state.step))
+
+    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+
+
+def _same(x: object) -> Any:
+    return x
+
+
+def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tuple[Any, Any]]:
+    """Return a function that updates with `core` if a flag is true.
+
+    Args:
+        core: a core that preserves dtypes and structure. It is traced once.
+        otherwise: maps an update to its replacement where the flag is false, which is cast to the dtype that the core
+            returns. If that returns None for a leaf, as for a frozen one, the replacement is None.
+
+    Returns:
+        A function of the flag (a bool of shape ()), updates, state, params and the extra arguments. It returns new
+            updates and a new state, which is the old one if the flag is false.
+    """
+    update = core.update
+
+    def update_if(
+        flag: Any, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        state = strengthen_all(state)  # a user may have put a Python number into it, and cond needs equal types
+        treedef = jtu.tree_structure(updates)
+
+        def run(state: OptState) -> tuple[Any, Any]:
+            return update(updates, state, params, **extra)
+
+        def others(like: Updates) -> Any:
+            pairs = zip(treedef.flatten_up_to(like), jtu.tree_leaves(updates), strict=True)
+            return treedef.unflatten([None if to is None else cast_like(otherwise(x), to) for to, x in pairs])
+
+        if is_known(flag):
+            return run(state) if flag else (others(untyped.eval_shape(run, state)[0]), state)
+
+        # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
+        traced, consts = trace(run, state)
+        if any(map(is_of_multi_steps, jtu.tree_leaves(state, is_leaf=is_of_multi_steps))):
+            # Around a loop, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without one, a branch
+            # moves less: benchmarks/results/accelerators.md.
+            def run_carry(carry: PyTree) -> Any:
+                return traced(carry[1], consts=consts)
+
+            new_updates, new_state = run_if(flag, run_carry, (others(traced.like[0]), state))
+            return new_updates, new_state
+
+        def run_traced(state: OptState, consts: list[Any]) -> Any:
+            return traced(state, consts=consts)
+
+        def skip(state: OptState, _: list[Any]) -> Any:
+            return others(traced.like[0]), state
+
+        new_updates, new_state = lax.cond(flag, run_traced, skip, state, consts)
+        return new_updates, new_state
+
+    return update_if

@@ -1,0 +1,340 @@
+"""`inject_hyperparams`: store hyperparameters in the state, where you can read and change them while training.
+
+Is an argument of a factory a number, a schedule, or static? Its type, and the name, annotation and default of its
+parameter decide. Nothing is called to find out."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import optax
+from jax.typing import DTypeLike
+from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
+
+from treekit._arrays.round import widen
+from treekit._base.describe import describe, describe_error, describe_value
+from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen, unshared
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.predicates import is_array, is_inexact_array, is_narrow, is_real_number, is_truly_callable
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._select.filter import TreeSpec
+from treekit.optax._fixed.factories import Call, Parameter, call_of, read_signature
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.misfit import StateError
+from treekit.optax._kernel.transformation import GradientTransformation, core_of
+
+
+def inject_hyperparams(
+    inner_factory: Callable[..., TransformationLike],
+    static_args: str | Iterable[str] = (),
+    hyperparam_dtype: DTypeLike | None = None,
+    *,
+    only: str | Iterable[str] | None = None,
+) -> Callable[..., GradientTransformation[InjectStatefulHyperparamsState]]:
+    """Store the hyperparameters of an optimizer in its state, without `static_args` for masks and other trees.
+
+    The first of these rules that applies to an argument decides what it is:
+
+    1. static: arguments that `static_args` names, or that `only` does not name;
+    2. static: None, bools, strings, classes, dtypes;
+    3. static: any argument of a parameter whose name ends in "mask" or "labels", or whose annotation says that it is a
+       tree or a function of the params: `treekit.typing.Mask` or `Labels`, a `Callable[[optax.Params], …]`, or a union
+       of a function of one argument and `Any` or `object`;
+    4. a hyperparameter: a number or an array, except that an int is static if the annotation is `int` or `int | None`;
+    5. a schedule: a stateful schedule;
+    6. static: a callable that is the parameter's default, and a `treekit.path_mask`;
+    7. a schedule: any callable for a parameter that is annotated like Optax's learning rates, and any function, in the
+       sense of `treekit.is_truly_callable`, for another parameter, as in Optax;
+    8. static: anything else (models, masks made from them, transformations, tuples of settings).
+
+    Arguments collected by `**kwargs` count too. A schedule is called once in `init` and once in each update. So `init`
+    raises for a function of the params whose parameter does not say what it is: annotate it, or name it in
+    `static_args`.
+
+    Args:
+        inner_factory: a function of hyperparameters that returns a transformation, such as `optax.adam`.
+        static_args: the name, or names, of parameters to pass on unchanged.
+        hyperparam_dtype: the dtype in which Python numbers are stored. By default it is float32 at least (float64 for
+            float64 params), for ints too, so that any real number can replace a hyperparameter. An array keeps its
+            dtype. Ints stay integers if the name of the parameter ends in "key" or "seed", its annotation is an int or
+            an array of them, or its default is an int and its annotation `ArrayLike`.
+        only: the name, or names, of the parameters that become hyperparameters, even if they are ints; all others are
+            static. By default, every parameter that can.
+
+    Returns:
+        A function with the signature of `inner_factory`; the state of the transformation that it returns is an
+        `optax.InjectStatefulHyperparamsState`. `treekit.optax.get_hyperparams` and `set_hyperparams` read and change
+        its hyperparameters. If `jax_numpy_dtype_promotion` is "strict" and the dtypes of hyperparameters and params
+        differ, those of less than 32 bits are cast to float32 for the update, and so are the gradients and the state.
+
+    Raises:
+        ValueError: `static_args` or `only` names a parameter that `inner_factory` does not have, or both name the same
+            parameter.
+        TypeError: `inner_factory` is not a function. Or, raised by the function that is returned: `only` names an
+            argument that is neither a number nor a schedule, or `*args` gathers some, which have no names. Or, raised
+            by `init`: a schedule does not return one real number, or a number does not fit its dtype, such as an int
+            that float32 cannot hold. Or, raised by `update`: the state was made with a number for an argument that is
+            now a schedule, or the reverse. Each message names the argument.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = inject_hyperparams(optax.adamw)(1e-3, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params))
+    >>> state = tx.init({"w": jnp.ones((2, 2)), "b": jnp.ones(2)})
+    >>> state.hyperparams["learning_rate"], "mask" in state.hyperparams
+    (Array(0.001, dtype=float32), False)
+    >>> list(inject_hyperparams(optax.adam, only="learning_rate")(1e-3).init(jnp.ones(2)).hyperparams)
+    ['learning_rate']
+    """
+    if not callable(inner_factory):
+        raise TypeError(
+            "inject_hyperparams takes a function of hyperparameters and returns another: "
+            f"inject_hyperparams(optax.adam)(1e-3), found {describe_value(inner_factory)}"
+        )
+    signature, _ = read_signature(inner_factory)
+    static = _names_of_parameters("static_args", static_args, signature)
+    required = None if only is None else _names_of_parameters("only", only, signature)
+    if both := sorted(static & (required or set())):
+        raise ValueError(f"`static_args` and `only` both name {', '.join(both)}")
+
+    @functools.wraps(inner_factory)
+    def factory(*args: object, **kwargs: object) -> GradientTransformation[InjectStatefulHyperparamsState]:
+        injected = _Injected(call_of(inner_factory, args, kwargs), static, required, hyperparam_dtype)
+        return at_boundary(optax.GradientTransformationExtraArgs(injected.init, injected.update))
+
+    return factory
+
+
+def _names_of_parameters(what: str, given: Any, signature: inspect.Signature) -> set[str]:
+    if not isinstance(given, Iterable):
+        raise TypeError(
+            f"`{what}` must be the name, or names, of parameters, found {describe_value(given)}. The arguments of "
+            "`inner_factory` go to the function that is returned: inject_hyperparams(optax.adam)(1e-3)"
+        )
+    names: set[str] = {given} if isinstance(given, str) else {*given}
+    takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in signature.parameters.values())
+    if not takes_any and not names <= signature.parameters.keys():
+        raise ValueError(
+            f"`{what}` must specify a subset of `inner_factory`'s parameters. "
+            f"Given `{what}`: {sorted(names)}. `inner_factory` parameters: {sorted(signature.parameters)}"
+        )
+    return names
+
+
+def classify(value: object, parameter: Parameter) -> Literal["static", "number", "schedule"]:
+    """Return whether an argument is passed on unchanged, a number or an array, or a schedule.
+
+    Its type decides, and what its parameter says: the first rule that applies.
+    """
+    if (
+        value is None
+        or isinstance(value, (bool, np.bool_, str, type))
+        or parameter.role in ("mask", "labels", "params")
+    ):
+        return "static"
+    if is_number_or_array(value):
+        return "static" if parameter.is_int and isinstance(value, (int, np.integer)) else "number"
+    if isinstance(value, StatefulSchedule):
+        return "schedule"
+    if not callable(value) or value is parameter.default or isinstance(value, TreeSpec):
+        return "static"
+    return "schedule" if parameter.role == "schedule" or is_truly_callable(value) else "static"
+
+
+def is_number_or_array(value: object) -> bool:
+    """Whether an argument is a number or an array, also one of keys; bools are not numbers, arrays of them are."""
+    if isinstance(value, (int, float, complex)):
+        return not isinstance(value, bool)
+    return is_array(value) and not isinstance(value, np.bool_) and dtype_of(value) is not None
+
+
+class _Injected:
+    """The core of a transformation whose hyperparameters are in its state.
+
+    Attributes:
+        call: the call of the factory.
+        by_name: each argument with what its parameter says; those that `**kwargs` gathers have their own names.
+        numbers: those that are hyperparameters.
+        schedules: those that are schedules, as stateful ones.
+    """
+
+    def __init__(
+        self, call: Call, static: set[str], required: set[str] | None, hyperparam_dtype: DTypeLike | None
+    ) -> None:
+        self.call, self._hyperparam_dtype = call, hyperparam_dtype
+        parameters = call.signature.parameters
+        values = {name: call.arguments.get(name, x.default) for name, x in parameters.items()}
+        self.by_name = {
+            name: (call.parameters[name], x) for name, x in values.items() if x is not inspect.Parameter.empty
+        }
+        for name, x in call.gathered.items():
+            if name not in self.by_name:  # one that shares the name of a positional-only parameter is static
+                keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+                self.by_name[name] = Parameter.of(keyword), x
+        for name, x in call.arguments.items():
+            is_unnamed = parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            if is_unnamed and x and required is None and name not in static:
+                raise TypeError(
+                    f"inject_hyperparams stores arguments by name, and *{name} of {call.name} gathers them without "
+                    f"names: {describe_value(x)}. Inject a function that names them: lambda learning_rate: "
+                    f"{call.name}(learning_rate). To pass them on unchanged: static_args={name!r}"
+                )
+        if missing := sorted((required or set()) - self.by_name.keys()):  # possible only with `**kwargs`
+            raise TypeError(
+                f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
+                f"are {', '.join(self.by_name)}"
+            )
+        self.numbers: dict[str, Any] = {}
+        self.schedules: dict[str, Any] = {}
+        for name, (parameter, value) in self.by_name.items():
+            if name in static or (required is not None and name not in required):
+                continue
+            kind = classify(value, parameter)
+            if kind == "number" or (required is not None and is_number_or_array(value)):
+                self.numbers[name] = value
+            elif kind == "schedule":
+                self.schedules[name] = value if isinstance(value, StatefulSchedule) else WrappedSchedule(value)
+            elif required is not None:
+                raise TypeError(
+                    f"inject_hyperparams(..., only=...) names {name!r}, which is neither a number nor a schedule: "
+                    f"{describe_value(value)}"
+                )
+
+    def init(self, params: Params) -> optax.InjectStatefulHyperparamsState:
+        dtype = self._float_dtype(params)
+        states = {name: jtu.tree_map(strengthen, schedule.init()) for name, schedule in self.schedules.items()}
+        values = {**self.numbers, **{name: self._first_value(name, x) for name, x in states.items()}}
+        stored = [self._store(name, x, dtype) for name, x in values.items()]
+        # A donated step deletes the arrays of the state, so none of them may be the user's own.
+        hyperparams = dict(zip(values, unshared(stored, values.values()), strict=True))
+        inner = core_of(self.call.make(_widening(params, hyperparams)(hyperparams)))
+        return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner.init(params))
+
+    def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        self._check_state(state)
+        dtype = self._float_dtype(updates if params is None else params)
+        hyperparams: dict[str, Any] = {}
+        stored: dict[str, Any] = {}
+        for name, old in state.hyperparams.items():
+            if name in self.schedules:
+                value = self._check_value(name, self.schedules[name](state.hyperparams_states[name], **extra))
+                stored[name] = hyperparams[name] = self._store(name, value, dtype)
+            else:
+                new = hyperparams[name] = self._store(name, old, dtype)
+                # An int that the user put into the state stays one there: scan and cond need a state of equal dtypes.
+                stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
+        states = {name: self.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
+        wide = _widening((updates, params), hyperparams)
+        inner = core_of(self.call.make(wide(hyperparams)))
+        updates, inner_state = inner.update(*wide((updates, state.inner_state, params)), **extra)
+        count = optax.safe_increment(state.count)
+        return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
+
+    def _check_state(self, state: OptState) -> None:
+        """Raise an error if a state has other hyperparameters, or schedules, than the arguments."""
+        if others := sorted(state.hyperparams.keys() ^ (self.numbers.keys() | self.schedules.keys())):
+            raise StateError(
+                f"{', '.join(others)} is a hyperparameter of the state, and not of {self.call.name} as it was injected "
+                "now, or the reverse. Make the state with init, or inject with the same arguments and the same `only`"
+            )
+        if others := sorted(state.hyperparams_states.keys() ^ self.schedules.keys()):
+            raise StateError(
+                f"{', '.join(others)} was a number when the state was made, and is now a schedule, or the reverse. "
+                "Make the state with init, or pass the argument that it was made with"
+            )
+
+    def _first_value(self, name: str, state: object) -> object:
+        schedule = self.schedules[name]
+        if not isinstance(schedule, WrappedSchedule):
+            return self._check_value(name, schedule(state))
+        # The count is concrete, since a schedule may branch on it, and needs no transfer, which users may forbid.
+        with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+            try:
+                value = schedule.schedule_fn(jnp.zeros([], jnp.int32))
+            except Exception as error:  # it is a model, or a function of something else
+                raise self._not_a_schedule(name, f"it raised {describe_error(error)}") from error
+        return self._check_value(name, value)
+
+    def _check_value(self, name: str, value: object) -> object:
+        """Return the value of a schedule; raise a TypeError unless it is one real number."""
+        if not is_real_number(value):
+            shown = describe(value) if is_array(value) else describe_value(value)
+            raise self._not_a_schedule(name, f"it returned {shown}, but a schedule returns a real number of shape ()")
+        return value
+
+    def _not_a_schedule(self, name: str, result: str) -> TypeError:
+        value = self.by_name[name][1]
+        shown = describe_value(value) if jtu.all_leaves([value]) else type(value).__name__  # a model, perhaps
+        return TypeError(
+            f"the argument {name!r} of {self.call.name} is {shown}, which inject_hyperparams uses as a schedule. "
+            f"Called with a count, {result}. To pass it on unchanged, name it: static_args={name!r}"
+        )
+
+    def _store(self, name: str, x: Any, float_dtype: DTypeLike) -> Any:
+        """Return a hyperparameter as it is stored.
+
+        An array that states its dtype keeps it: as the argument, as the result of a schedule, and as a float that a
+        user puts into the state. Other numbers become floats, so that any real number can replace them, except where
+        the parameter keeps ints.
+        """
+        if isinstance(x, jax.Array) and x.dtype == float_dtype and not is_weak(x):
+            return x  # the code below returns the same, but takes longer
+        parameter, argument = self.by_name[name]
+        dtype = dtype_of(x)
+        is_integer = issubdtype(dtype, jnp.integer)
+        is_real = issubdtype(dtype, jnp.floating) or is_integer or issubdtype(dtype, jnp.bool_)
+        stated = _states_dtype(x) and (not is_integer or callable(argument) or _states_dtype(argument))
+        keeps = stated or not is_real or (is_integer and parameter.keeps_ints)
+        dtype = dtype if keeps else float_dtype
+        if not fits(x, dtype):
+            raise TypeError(
+                f"the hyperparameter {name!r} of {self.call.name} is {describe(x)}, which {jnp.dtype(dtype)} cannot "
+                f"hold. Pass it on unchanged, static_args={name!r}, or as an array of a dtype that holds it"
+            )
+        return jnp.asarray(x, dtype)
+
+    def _float_dtype(self, params: Params) -> Any:
+        """Return the dtype in which Python numbers are stored: float32 at least, since b2 = 0.999 is 1 in bf16."""
+        if self._hyperparam_dtype is not None:
+            return self._hyperparam_dtype
+        arrays = list(filter(is_inexact_array, jtu.tree_leaves(params)))
+        is_wide = any(x.dtype.itemsize // (1 + np.iscomplexobj(x)) > 4 for x in arrays)
+        return jax.dtypes.canonicalize_dtype(np.float64 if is_wide or not arrays else np.float32)
+
+
+def _states_dtype(x: object) -> bool:
+    return has_dtype(x) and not is_weak(x)
+
+
+def fits(x: Any, dtype: Any) -> bool:
+    """Whether an array of this dtype holds an int exactly, and any other number without becoming infinite or an int."""
+    try:
+        check_fits(x, dtype)
+        if isinstance(x, bool) or not isinstance(x, _ON_HOST):
+            return True
+        if issubdtype(dtype, jnp.integer):
+            return bool(int(x) == x and jnp.iinfo(dtype).min <= int(x) <= jnp.iinfo(dtype).max)
+        return not isinstance(x, _INTS) or int(np.real(np.asarray(float(x)).astype(dtype))) == int(x)
+    except (OverflowError, ValueError):  # ValueError for the int of a NaN
+        return False
+
+
+_INTS: Any = (int, np.integer)
+_ON_HOST: Any = (*_INTS, float, np.floating)
+
+
+def _widening(trees: PyTree, hyperparams: dict[str, Any]) -> Callable[[Any], Any]:
+    """Return a function that casts narrow leaves to f32 if JAX refuses to multiply these arrays, and no leaf otherwise.
+
+    It refuses to multiply a float8 by another dtype, and any two dtypes if promotion is strict.
+    """
+    is_strict = untyped.config.jax_numpy_dtype_promotion == "strict"
+    arrays = jtu.tree_leaves((trees, hyperparams) if is_strict else trees)
+    narrow = {x.dtype for x in arrays if is_narrow(x)}
+    is_refused = any(dtype.itemsize == 1 for dtype in narrow)
+    if narrow and is_strict:
+        is_refused = len({dtype_of(x) for x in arrays if issubdtype(dtype_of(x), jnp.floating)}) > 1
+    return widen if is_refused else lambda tree: tree

@@ -1,0 +1,149 @@
+"""`lbfgs`, and `value_and_grad_from_state`, which reads the value and gradient that its line search stored."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import optax
+
+from treekit._arrays.map import cast_tree_like, check_shapes
+from treekit._base.describe import describe
+from treekit._base.dtype import cast_like
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_inexact_array
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._compare.prefix import updates_mismatch
+from treekit._select.filter import combine, partition
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.transformation import Core, GradientTransformation, ValueAndGradFn, core_of
+
+V = TypeVar("V")
+
+_optax_lbfgs = optax.lbfgs
+_LINESEARCH = optax.scale_by_zoom_linesearch(max_linesearch_steps=20, initial_guess_strategy="one")
+
+
+def lbfgs(
+    learning_rate: optax.ScalarOrSchedule | None = None,
+    memory_size: int = 10,
+    scale_init_precond: bool = True,
+    linesearch: TransformationLike | None = _LINESEARCH,
+) -> GradientTransformation[tuple[Any, ...]]:
+    """Make the L-BFGS optimizer, `optax.lbfgs`, for raw models and every floating-point dtype; jit traces it once.
+
+    `value_fn` is called with the whole model, even if only a part of it is optimized.
+
+    Args:
+        learning_rate: scales the step, in addition to the line search.
+        memory_size: the number of past updates from which the inverse Hessian is approximated.
+        scale_init_precond: whether the first approximation is a scaled identity.
+        linesearch: the transformation that finds the length of a step, or None.
+
+    Returns:
+        A transformation, whose `update` needs the params, and `value`, `grad` and `value_fn` by name for a line search.
+
+    Raises:
+        ValueError: raised by `update` without the params, or if a line search reads `grad` and it does not fit them.
+        TypeError: `linesearch` is not a transformation.
+
+    Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
+
+    >>> import jax.numpy as jnp
+    >>> import equinox as eqx
+    >>> import jax
+    >>> model = eqx.nn.MLP("scalar", "scalar", 4, depth=1, key=jax.random.key(0))
+    >>> x = jnp.linspace(0, 1, 8)
+    >>> def loss(model):
+    ...     return jnp.mean((jax.vmap(model)(x) - x**2) ** 2)
+    >>> tx = lbfgs()
+    >>> value, grad = eqx.filter_value_and_grad(loss)(model)
+    >>> updates, state = tx.update(grad, tx.init(model), model, value=value, grad=grad, value_fn=loss)
+    >>> bool(loss(eqx.apply_updates(model, updates)) < value)
+    True
+    """
+    search = None if linesearch is None else core_of(linesearch, "linesearch of lbfgs")
+    tx = _optax_lbfgs(learning_rate, memory_size, scale_init_precond, search)
+    return at_boundary(_in_param_dtypes(tx, reads_grad=search is not None))
+
+
+def _in_param_dtypes(tx: Core, *, reads_grad: bool) -> Core:
+    """Cast gradients to the dtypes of the params, which the memory of past gradients has; check the argument grad."""
+    inner_init, inner_update = tx
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError(
+                "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
+            )
+        if reads_grad and "grad" in extra:
+            _check_grad(extra["grad"], params)
+        return inner_update(cast_tree_like(params, updates), state, params, **extra)
+
+    return Core(inner_init, update)
+
+
+def _check_grad(grad: Updates, params: Params) -> None:
+    treedef = jtu.tree_structure(params)
+    try:
+        if jtu.tree_structure(grad) != treedef:
+            raise ValueError(updates_mismatch(treedef, grad, "argument grad") or f"found {describe(grad)}")
+        check_shapes(params, grad)
+    except ValueError as error:
+        raise ValueError(f"the argument grad of update does not fit the params: {error}") from None
+
+
+def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
+    """Return a function that reads value and gradient from the state, where a line search has stored them.
+
+    This is `optax.value_and_grad_from_state` for raw models. If the state has no finite value yet, or the gradient of
+    only a part of the params (inside `masked`), value and gradient are computed.
+
+    Args:
+        value_fn: takes params, or a raw model, and further arguments, and returns a real array of shape ().
+
+    Returns:
+        A function `(params, *args, state, **kwargs) -> (value, grad)`; `grad` is None for leaves that are not inexact
+            arrays.
+
+    Raises:
+        ValueError: raised by that function if the state does not have value and gradient.
+
+    >>> import jax.numpy as jnp
+    >>> params = jnp.array([1.0, 2.0])
+    >>> value, grad = value_and_grad_from_state(lambda p: jnp.sum(p**2))(params, state=lbfgs().init(params))
+    >>> value, grad
+    (Array(5., dtype=float32), Array([2., 4.], dtype=float32))
+    """
+
+    def value_and_grad(params: Params, *args: object, state: OptState, **kwargs: object) -> tuple[Any, Any]:
+        value, grad = optax.tree.get(state, "value"), optax.tree.get(state, "grad")
+        if value is None or grad is None:
+            raise ValueError(
+                "Value or gradient not found in the state. The optimizer must store both, as lbfgs does, and "
+                "scale_by_backtracking_linesearch with store_grad=True."
+            )
+        inexact, rest = partition(params, is_inexact_array)
+
+        def fn(inexact_params: Params) -> Any:
+            return value_fn(combine(inexact_params, rest), *args, **kwargs)
+
+        def compute(like: PyTree) -> tuple[Any, Any]:
+            new_value, new_grad = untyped.value_and_grad(fn)(inexact)
+            return cast_like(new_value, value), jtu.tree_map(cast_like, new_grad, like)
+
+        grad = _where_inexact(params, grad)
+        if jtu.tree_structure(grad) != jtu.tree_structure(inexact):  # as inside masked
+            return compute(inexact)
+        new_value, new_grad = lax.cond(jnp.isfinite(value), lambda: (value, grad), lambda: compute(grad))
+        return new_value, new_grad
+
+    return value_and_grad
+
+
+def _where_inexact(params: Params, grad: Updates) -> Any:
+    """Return the gradient as JAX would, with None for params that are not inexact arrays."""
+    leaves, treedef = jtu.tree_flatten(params)
+    try:
+        grads = treedef.flatten_up_to(grad)
+    except ValueError:
+        return None
+    return treedef.unflatten([g if is_inexact_array(p) else None for p, g in zip(leaves, grads, strict=True)])

@@ -1,0 +1,322 @@
+"""`filtered`, `masked`, `partition` and similar: on which leaves does a transformation run?"""
+
+import functools
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import optax
+
+from treekit._base.jax import jtu
+from treekit._base.predicates import is_inexact_array
+from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
+from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
+from treekit._select.filter import filter
+from treekit.optax._fixed.specs import MaskFunction, masked_part, parts_by_label, short
+from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.extra_args import is_like
+from treekit.optax._kernel.state_map import is_hole, is_params_placeholder
+from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
+
+
+def filtered(
+    inner: GradientTransformation[S] | TransformationLike, filter_spec: FilterSpec = is_inexact_array
+) -> GradientTransformation[S]:
+    """Run a transformation on some of the leaves of a raw (unfiltered) model, and freeze the others.
+
+    True is trained, where True in `freeze` is frozen. `treekit.filter` filters a tree. The other leaves (functions,
+    strings, integers, …) are None in the state and in the updates, so that `apply_updates` does not change them. Flax's
+    `nnx.Optimizer` calls Optax's own `apply_updates`, which rejects None: docs/guides/from_flax.md has a way around.
+
+    Args:
+        inner: any transformation.
+        filter_spec: a predicate on leaves, or a prefix tree of the params whose leaves are bools or predicates. By
+            default, every floating-point or complex array. A predicate is called with such arrays only.
+
+    Returns:
+        A transformation for the raw model, with the state of `inner`.
+
+    Raises:
+        ValueError: raised by `init` and `update` if `filter_spec` does not fit the params, or selects no leaf.
+        TypeError: `inner` is not a transformation, or `filter_spec` is None.
+
+    >>> import jax
+    >>> import equinox as eqx
+    >>> import optax
+    >>> model = eqx.nn.MLP(2, 1, 8, depth=1, key=jax.random.key(0))
+    >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
+    >>> state = tx.init(model)
+    """
+    if filter_spec is None:
+        raise TypeError(
+            "filter_spec must be a predicate or a tree of bools, not None. To freeze everything, pass False"
+        )
+    if filter_spec is is_inexact_array:  # one function for all, so that Optimistix compiles once
+        return at_boundary(_filtered(core_of(inner), _select_inexact), leaves_out=True)
+    # Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make a node of a predicate that a
+    # function closes over. It does not open a partial.
+    return at_boundary(_filtered(core_of(inner), functools.partial(_select, filter_spec)), leaves_out=True)
+
+
+def _filtered(core: Core, select: Callable[[Any], Any]) -> Core:
+    """Run a core on the part of the params that `select` returns: the updates of the others are None."""
+    inner_init, inner_update = core
+
+    def init(params: Params) -> Any:
+        return inner_init(select(params))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        part = select(updates if params is None else params)
+        return _update_part(inner_update, part, updates, state, params, extra)
+
+    return Core(init, update)
+
+
+def _select(filter_spec: FilterSpec, params: Params) -> Any:
+    """Return the params with None for the leaves that do not satisfy a filter_spec."""
+    if is_params_placeholder(params):
+        return params
+    if filter_spec is is_inexact_array:
+        check_no_foreign_floats(params, "filtered")
+
+    def false_for_none(x: object) -> Any:  # so that a spec made from a filtered model fits the raw one
+        return False if x is None else x
+
+    kept = filter(params, jtu.tree_map(false_for_none, filter_spec, is_leaf=is_none))
+    # A tree may select nothing, in a model of integers for example. A function was written to select some.
+    is_predicate = filter_spec is not is_inexact_array and callable(filter_spec) and jtu.all_leaves([filter_spec])
+    if is_predicate and jtu.tree_leaves(params) and not jtu.tree_leaves(kept):
+        raise ValueError(
+            "filter_spec selects no leaf, so nothing would be trained. It is a function, which is called with each "
+            "leaf: filtered(tx, lambda leaf: leaf.ndim > 1). To decide by key path, pass treekit.path_mask, or a tree "
+            "of bools: filtered(tx, jax.tree_util.tree_map_with_path(f, params)). To freeze everything, pass False"
+        )
+    return kept
+
+
+def _select_inexact(params: Params) -> Any:
+    return _select(is_inexact_array, params)
+
+
+def masked(
+    inner: TransformationLike, mask: Mask, *, mask_compatible_extra_args: bool = False
+) -> GradientTransformation[optax.MaskedState]:
+    """Transform the leaves whose mask is True, and pass the others through: `optax.masked` for every mask and model.
+
+    For a leaf that is masked out, the state has an `optax.MaskedNode`, and its update is returned unchanged: the leaf
+    is *not* frozen. To freeze, use `filtered`, or `partition` with `optax.set_to_zero`.
+
+    Args:
+        inner: the transformation for leaves whose mask is True.
+        mask: a prefix tree of the params whose leaves are bools, or a function from the params to one. A callable tree,
+            such as a mask made from an Equinox model, is used as a tree. A function receives what a filtered model has:
+            the arrays that are trained, and None for other leaves, which may be None in a tree too.
+        mask_compatible_extra_args: mask every extra argument that has the structure of the params or the updates. By
+            default, it must have their shapes too, so that a batch (x, y) is not masked.
+
+    Returns:
+        A transformation; its state is an `optax.MaskedState`.
+
+    Raises:
+        ValueError: raised by `init` and `update` if the mask does not fit the params.
+        TypeError: raised by them if a leaf of the mask is not a bool; or `inner` is not a transformation.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    >>> decay = masked(optax.add_decayed_weights(0.1), {"w": True, "b": False})
+    >>> updates, _ = decay.update(jax.tree.map(jnp.zeros_like, params), decay.init(params), params)
+    >>> updates["b"]
+    Array([0., 0.], dtype=float32)
+    """
+    return at_boundary(_masked(core_of(inner), MaskFunction(mask, "mask"), any_shape=mask_compatible_extra_args))
+
+
+def _masked(core: Core, mask: "MaskFunction", *, any_shape: bool) -> Core:
+    """Run a core on the part that a mask selects, and pass on the updates of the rest."""
+    inner_init, inner_update = core
+
+    def init(params: Params) -> Any:
+        part = params if is_params_placeholder(params) else masked_part(mask(params), params)
+        return optax.MaskedState(inner_init(part))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        part = masked_part(mask(updates), updates)
+        news, new = _update_part(inner_update, part, updates, state.inner_state, params, extra, any_shape)
+        return _filled(part, news, updates), optax.MaskedState(new)
+
+    return Core(init, update)
+
+
+def partition(
+    transforms: Mapping[Any, TransformationLike],
+    param_labels: Labels,
+    *,
+    mask_compatible_extra_args: bool = False,
+) -> GradientTransformation[optax.transforms.PartitionState]:
+    """Give each leaf to the transformation with its label: `optax.partition` for every label tree and model.
+
+    `treekit.partition` is another function: it splits a tree in two.
+
+    Args:
+        transforms: maps labels to transformations.
+        param_labels: a prefix tree of the params whose leaves are labels, or a function from the params to one, as in
+            `masked`. A callable tree is used as a tree.
+        mask_compatible_extra_args: as in `masked`.
+
+    Returns:
+        A transformation; its state is an `optax.transforms.PartitionState`.
+
+    Raises:
+        ValueError: raised by `init` and `update` if the labels do not fit the params, or one has no transformation.
+        TypeError: an item of `transforms` is not a transformation.
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    >>> tx = partition({"train": optax.sgd(1.0), "freeze": optax.set_to_zero()}, {"w": "train", "b": "freeze"})
+    >>> updates, _ = tx.update(params, tx.init(params), params)
+    >>> updates["w"], updates["b"]
+    (Array([-1., -1.], dtype=float32), Array([0., 0.], dtype=float32))
+    """
+    if not is_mapping(transforms):
+        raise TypeError(
+            f"transforms must map labels to transformations, found {short(transforms)}. To split a tree in two, use "
+            "treekit.partition"
+        )
+    keys = frozenset(transforms)
+
+    def select(params: Params) -> Any:
+        return parts_by_label(param_labels, keys, params)
+
+    cores = {key: core_of(tx, f"transforms[{key!r}] of partition") for key, tx in transforms.items()}
+    return at_boundary(_partition(cores, select, any_shape=mask_compatible_extra_args))
+
+
+def _partition(cores: Mapping[Any, Core], select: Callable[[Any], Any], *, any_shape: bool) -> Core:
+    """Run each core on its own part; `select` returns the part of each key."""
+    states: Any = dict if _have_order(cores) else OrderedDict
+    inits, inner_updates = ({key: core[i] for key, core in cores.items()} for i in (0, 1))
+
+    def init(params: Params) -> Any:
+        parts = select(params)
+        inner = states((key, optax.MaskedState(inner_init(parts[key]))) for key, inner_init in inits.items())
+        return optax.transforms.PartitionState(inner)
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        parts, inner = select(updates), states()
+        for key, inner_update in inner_updates.items():
+            old = state.inner_states[key].inner_state
+            news, new = _update_part(inner_update, parts[key], updates, old, params, extra, any_shape)
+            updates, inner[key] = _filled(parts[key], news, updates), optax.MaskedState(new)
+        return updates, optax.transforms.PartitionState(inner)
+
+    return Core(init, update)
+
+
+def _have_order(keys: Iterable[Any]) -> bool:
+    """Whether JAX can sort the keys of a dict; those of an Enum have no order, nor have those of several types."""
+    try:
+        sorted(keys)
+    except TypeError:
+        return False
+    return True
+
+
+def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
+    """Make updates zero where the mask is True: `optax.freeze` for every mask and model.
+
+    Here True means frozen; in `filtered` it means trained.
+
+    Args:
+        mask: as in `masked`.
+
+    Returns:
+        A transformation; its state is an `optax.MaskedState`.
+
+    Raises:
+        ValueError, TypeError: the mask is wrong, as in `masked`.
+
+    >>> import jax.numpy as jnp
+    >>> tx = freeze(lambda params: {"w": True, "b": False})
+    >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    >>> tx.update(params, tx.init(params), params)[0]
+    {'b': Array([1., 1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
+    """
+    return masked(optax.set_to_zero(), mask)
+
+
+def selective_transform(
+    optimizer: TransformationLike, *, freeze_mask: Mask
+) -> GradientTransformation[optax.transforms.PartitionState]:
+    """Freeze the leaves whose mask is True, and transform the others: `optax.selective_transform` for every model.
+
+    Args:
+        optimizer: the transformation for the other leaves.
+        freeze_mask: as `mask` in `masked`.
+
+    Returns:
+        A transformation; its state is an `optax.transforms.PartitionState`, with the labels "train" and "freeze".
+
+    Raises:
+        ValueError, TypeError: the mask is wrong, as in `masked`; or `optimizer` is not a transformation.
+
+    >>> import jax.numpy as jnp
+    >>> import optax
+    >>> tx = selective_transform(optax.sgd(1.0), freeze_mask={"w": True, "b": False})
+    >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    >>> tx.update(params, tx.init(params), params)[0]
+    {'b': Array([-1., -1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
+    """
+
+    is_frozen = MaskFunction(freeze_mask, "freeze_mask")
+
+    def select(params: Params) -> Any:
+        frozen = is_frozen(params)
+        trained = jtu.tree_map(operator.not_, frozen)
+        return {"train": masked_part(trained, params), "freeze": masked_part(frozen, params)}
+
+    cores = {"train": core_of(optimizer), "freeze": core_of(optax.set_to_zero())}
+    return at_boundary(_partition(cores, select, any_shape=False))
+
+
+# ----------------------------------------------------------------------------------------------------- a part of a tree
+
+
+def _update_part(
+    inner_update: Callable[..., Any],
+    part: PyTree,
+    updates: Updates,
+    state: OptState,
+    params: Params,
+    extra: Mapping[str, Any],
+    any_shape: bool = False,
+) -> tuple[Any, Any]:
+    """Update a part of the params: a tree like them with holes, None or MaskedNode, for what is left out.
+
+    Args:
+        part: the part. Updates and params get its holes, and so do extra arguments that are like the updates.
+        any_shape: whether the structure alone says what is like them.
+    """
+
+    def of_part(tree: PyTree) -> Any:
+        return jtu.tree_map(_hole_or, part, tree, is_leaf=is_hole)
+
+    extra = {name: of_part(x) if is_like(name, x, updates, any_shape) else x for name, x in extra.items()}
+    out: tuple[Any, Any] = inner_update(of_part(updates), state, None if params is None else of_part(params), **extra)
+    return out
+
+
+def _hole_or(kept: object, x: PyTree) -> Any:
+    return kept if is_hole(kept) else x
+
+
+def _filled(part: PyTree, tree: PyTree, others: PyTree) -> Any:
+    """Return a tree whose holes, those of a part, are filled from another tree."""
+    return jtu.tree_map(_other_if_hole, part, tree, others, is_leaf=is_hole)
+
+
+def _other_if_hole(kept: object, x: PyTree, other: PyTree) -> Any:
+    return other if is_hole(kept) else x

@@ -1,0 +1,119 @@
+"""`incremental_update` and `periodic_update`: an average, or a copy, of the params, without an optimizer."""
+
+from typing import Any, TypeVar
+
+import jax
+from jax.typing import ArrayLike
+
+from treekit._arrays.map import cast_tree_like, check_shapes
+from treekit._base.describe import describe_value
+from treekit._base.dtype import cast_like, dtype_of, promoted_dtype, resolve_array
+from treekit._base.jax import jnp, jtu
+from treekit._base.predicates import is_array, is_inexact_parameter, is_parameter, is_real_number
+from treekit._base.tree import is_none
+from treekit._base.types import PyTree
+from treekit._select.trainable import declared_frozen
+
+T = TypeVar("T")
+
+
+def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> T:
+    """Take a step of Polyak averaging, `step_size * new + (1 - step_size) * old`, preserving the dtypes of the average.
+
+    Leaves without an average are taken from the new tree: functions, strings, PRNG keys, fields that their class
+    declares not to be trained, and counters, that is, arrays of integers or bools in both trees. A Python number is
+    averaged, so that an average may start from 0.
+
+    Args:
+        new_tensors: the latest params, or raw model.
+        old_tensors: the average so far.
+        step_size: the weight of the new tree, a real number or array of shape ().
+
+    Returns:
+        The new average, with the structure, the shapes and the floating-point and complex dtypes of `old_tensors`;
+        where that has a Python number or integers, the average is floating-point, as in Optax.
+
+    Raises:
+        TypeError: `step_size` is not a real number.
+        ValueError: the trees differ in structure or shapes; the message names the key path.
+
+    >>> import jax.numpy as jnp
+    >>> incremental_update(jnp.ones(2), jnp.zeros(2, jnp.bfloat16), 0.25)
+    Array([0.25, 0.25], dtype=bfloat16)
+    """
+
+    def average(new: Any, old: Any, is_frozen: bool) -> Any:
+        new, old = resolve_array(new), resolve_array(old)
+        if is_frozen or not _have_average(new, old):
+            return new
+        keeps_dtype = is_array(old) and is_inexact_parameter(old)
+        if not any(isinstance(x, jax.Array) for x in (new, old, step_size)):  # Python or NumPy computes, as in Optax
+            total = step_size * new + (1 - step_size) * old
+            return total.astype(old.dtype) if keeps_dtype else total
+        dtype = promoted_dtype(new, old) if is_array(old) else jnp.result_type(new, old, 0.0)
+        step = jnp.asarray(step_size, dtype)
+        total = step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype)
+        return cast_like(total, old) if keeps_dtype else total
+
+    if not is_real_number(step_size):
+        raise TypeError(f"step_size must be a real number of shape (), found {describe_value(step_size)}")
+    check_shapes(jtu.tree_map(_none_for_number, old_tensors, is_leaf=is_none), new_tensors, is_leaf=is_none)
+    treedef = jtu.tree_structure(new_tensors, is_leaf=is_none)
+    frozen = treedef.unflatten(declared_frozen(new_tensors))
+    out: T = jtu.tree_map(average, new_tensors, old_tensors, frozen, is_leaf=is_none)
+    return out
+
+
+def _none_for_number(old: object) -> Any:
+    """Return None for a Python number, which may become an average of any shape."""
+    return None if isinstance(old, (int, float, complex)) else old
+
+
+def _have_average(new: object, old: object) -> bool:
+    """Whether a leaf is averaged; a counter, which is an integer in both trees, is taken from the new one."""
+    if new is None or not is_parameter(old):
+        return False
+    if isinstance(old, int) and not isinstance(old, bool):
+        return is_parameter(new) and (is_array(new) or new != old)
+    return is_inexact_parameter(old) or is_inexact_parameter(new)
+
+
+def periodic_update(new_tensors: PyTree, old_tensors: T, steps: ArrayLike, update_period: ArrayLike) -> T:
+    """Refresh a copy of the params, such as a target network, on every `update_period`-th step.
+
+    Leaves without a dtype (functions, strings) are taken from the new tree; a Python number that is equal in both trees
+    stays a Python number.
+
+    Args:
+        new_tensors: the latest params, or raw model.
+        old_tensors: the copy so far.
+        steps: the number of steps so far, an int or int array of shape ().
+        update_period: the number of steps between refreshes, an int or int array of shape ().
+
+    Returns:
+        The new tree if `steps` is a multiple of `update_period`, else the old one, with the structure and dtypes of
+        `old_tensors`.
+
+    Raises:
+        TypeError: a new leaf cannot be cast to the dtype of the old one; the message names the key path.
+        ValueError: the trees differ in structure or shapes; the message names the key path.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> old, new = {"w": jnp.zeros(2), "f": jax.nn.relu}, {"w": jnp.ones(2), "f": jax.nn.relu}
+    >>> [periodic_update(new, old, steps, update_period=2)["w"] for steps in (1, 2)]
+    [Array([0., 0.], dtype=float32), Array([1., 1.], dtype=float32)]
+    """
+    renew = jnp.mod(steps, update_period) == 0
+
+    def choose(new: object, old: object) -> Any:
+        if dtype_of(new) is None or dtype_of(old) is None:
+            return new
+        same_number = not is_array(new) and not is_array(old) and new == old
+        return new if same_number else jnp.where(renew, new, old)
+
+    new, old = (jtu.tree_map(resolve_array, tree, is_leaf=is_none) for tree in (new_tensors, old_tensors))
+    new = cast_tree_like(old, new, is_leaf=is_none)
+    check_shapes(old, new, is_leaf=is_none)
+    out: T = jtu.tree_map(choose, new, old, is_leaf=is_none)
+    return out

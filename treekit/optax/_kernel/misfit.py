@@ -1,0 +1,145 @@
+"""Does a state fit an optimizer and its params? It is compared with the one that `init` makes."""
+
+import contextlib
+import itertools
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from treekit._arrays.codes import is_codes
+from treekit._base.describe import describe, describe_error
+from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.key_path import flatten_with_path, path_name, path_text
+from treekit._base.predicates import is_traced
+from treekit._base.tree import is_none
+from treekit._base.types import OptState, Params, Updates
+from treekit._compare.diff import Difference, TreeDiff
+from treekit._compare.leaves import plainly_equal
+from treekit._compare.pairs import Pair, walk_pairs
+
+
+class StateError(ValueError, TypeError):
+    """A state is not one that this optimizer makes for these params; the message says what differs."""
+
+
+def explained(
+    error: Exception, init: Callable[[Any], Any], state: OptState, updates: Updates, like: Params, has_params: bool
+) -> Exception | None:
+    """Return an error that lists all differences between a state and the one that `init` makes; None if it fits.
+
+    If it fits, the error may name a gradient of another shape than its parameter, or what a `filtered` leaves out.
+
+    Args:
+        error: the error of an update with this state.
+        init: the init of the core.
+        state: the state that update received.
+        updates: the updates inside.
+        like: the params inside; without them, the updates.
+        has_params: whether these are the params.
+    """
+    if isinstance(error, StateError):
+        return None
+    differences = _differences(init, state, like)
+    if not differences and has_params:
+        return _of_trees(error, state, updates, like)
+    if not differences:
+        if _differences(init, state, updates):
+            error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
+        return None
+    hint = ""
+    if any(base.__module__.startswith("flax.nnx") for base in type(like).__mro__):
+        hint = " The params are a module of Flax NNX: pass nnx.state(model, nnx.Param), to init and to update."
+    elif not has_params:
+        hint = " Pass the params too, if it was made for all of them: update(updates, state, params)."
+    elif any(is_weak(x) and is_traced(x) for x in jtu.tree_leaves(like)):
+        hint = (
+            " In the params, jax.jit has made an array of a Python number, which init received as a number: make it an "
+            "array before init, with jnp.asarray, or jit the step with equinox.filter_jit, which does not convert it."
+        )
+    return _error(differences, hint, f"\nIt led to {describe_error(error)}")
+
+
+def _of_trees(error: Exception, state: OptState, updates: Updates, params: Params) -> Exception | None:
+    """Return an error that names a gradient of another shape, or a leaf that a `filtered` inside leaves out."""
+    grads, leaves = jtu.tree_leaves(updates), flatten_with_path(params)[0]
+    for grad, (path, param) in zip(grads, leaves, strict=False):
+        if shape_of(grad) != shape_of(param):
+            return ValueError(
+                f"the gradient at {path_text(path)} has shape {shape_of(grad)}, and its parameter {shape_of(param)}\n"
+                f"It led to {describe_error(error)}"
+            )
+    paths = {path for path, _ in leaves}
+    for path, x in flatten_with_path(state, is_none)[0]:
+        below = next((path[i:] for i in range(len(path)) if path[i:] in paths), None)
+        if x is None and below is not None:
+            return ValueError(
+                f"the state has None for {path_text(below)}: a `filtered` inside of another transformation leaves it "
+                f"out. If that one needs its update, put `filtered` outermost\nIt led to {describe_error(error)}"
+            )
+    return None
+
+
+def note_none(error: Exception, params: Params) -> None:
+    """Note which function of Optax failed in `init`, if the params inside have None for what is not trained."""
+    if not any(x is None for x in jtu.tree_leaves(params, is_leaf=is_none)):
+        return
+    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+    if (module := str(innermost.f_globals.get("__name__"))).startswith("optax."):
+        error.add_note(
+            f"{module} received None for each leaf that is not trained. If it cannot take None, leave those "
+            "leaves out with optax.masked(tx, mask), whose mask has False for each of them"
+        )
+
+
+def check_fits(init: Callable[[Any], Any], state: OptState, new_state: OptState, params: Params) -> None:
+    """Raise a StateError if a state is not one that `init` makes, where nothing else would say so.
+
+    Most states that do not fit raise an error of their own. But a count is broadcast if it is an array, such as those
+    of several members of an ensemble, and ints and bools are cast where the update computes floats. So a state with an
+    array of ints or bools is compared, and one of which the update makes a float; codes of 8 bits are not such arrays.
+    """
+    pairs = zip(jtu.tree_leaves(state), jtu.tree_leaves(new_state), strict=False)
+    others = [(old, new) for old, new in pairs if not issubdtype(getattr(old, "dtype", None), jnp.inexact)]
+    has_arrays = any(np.ndim(old) for old, _ in others) and any(
+        not is_codes(x) and np.ndim(x) and not issubdtype(dtype_of(x), jnp.inexact)
+        for x in jtu.tree_leaves(state, is_leaf=is_codes)
+    )
+    may_not_fit = has_arrays or any(issubdtype(dtype_of(new), jnp.inexact) for _, new in others)
+    if may_not_fit and (differences := _differences(init, state, params)):
+        raise _error(differences)
+
+
+def _differences(init: Callable[[Any], Any], state: OptState, params: Params) -> TreeDiff:
+    """Return where a state differs from the one that `init` makes in structure, shape, or kind of dtype."""
+    with contextlib.suppress(Exception):  # an init that fails, or cannot be traced, does not tell
+        wanted = untyped.eval_shape(init, params)
+        return TreeDiff(itertools.chain(*map(_compare, walk_pairs(state, wanted, plainly_equal, exact=False))))
+    return TreeDiff()
+
+
+def _compare(pair: Pair) -> Iterator[Difference]:
+    path = path_name(pair.path)
+    if pair.kind is not None:
+        yield Difference(path, pair.kind, *pair.described())
+    elif _kind(pair.a) != _kind(pair.b) and (_kind(pair.a), _kind(pair.b)) != (jnp.floating, jnp.integer):
+        # An int that `init` makes may have become a float.
+        yield Difference(path, "dtype", describe(pair.a), describe(pair.b))
+    elif shape_of(pair.a) != shape_of(pair.b):
+        yield Difference(path, "shape", describe(pair.a), describe(pair.b))
+
+
+def _kind(x: object) -> Any:
+    dtype = dtype_of(x)
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next((kind for kind in kinds if issubdtype(dtype, kind)), dtype)
+
+
+def _error(differences: TreeDiff, hint: str = "", cause: str = "") -> StateError:
+    return StateError(
+        "the state does not fit this optimizer and these params. Make it again with init, or carry over what fits: "
+        f"treekit.graft(optimizer.init(params), state, strict=False)[0].{hint}\n"
+        f"state | what init makes:\n{differences}{cause}"
+    )

@@ -1,0 +1,169 @@
+"""Preserve the dtypes, the structure and the shapes of state and updates."""
+
+import contextlib
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import optax
+
+from treekit._arrays.map import can_be_broadcast
+from treekit._base.dtype import (
+    dtype_of,
+    have_same_dtypes,
+    is_weak,
+    issubdtype,
+    promoted_dtype,
+    strengthen,
+    strengthen_all,
+    unshared,
+)
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.key_path import leaf_path_text
+from treekit._base.predicates import is_array
+from treekit._base.tree import cast_each
+from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
+from treekit._compare.diff import tree_diff
+from treekit.optax._kernel.sharding import shard_alike
+from treekit.optax._kernel.transformation import Core
+
+
+def first_state(state: OptState, params: Params) -> Any:
+    """Return a state that `init` made, strongly typed, in arrays of its own, and sharded as the params.
+
+    Raises:
+        TypeError: it is one of lookahead, whose params are a pair.
+    """
+    leaves, treedef = jtu.tree_flatten(strengthen_all(state), is_leaf=_is_of_lookahead)
+    if any(map(_is_of_lookahead, leaves)):
+        raise TypeError("optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost")
+    return shard_alike(treedef.unflatten(unshared(leaves, jtu.tree_leaves(params))), params)
+
+
+def _is_of_lookahead(x: object) -> bool:
+    return isinstance(x, optax.LookaheadState)
+
+
+def preserving(core: Core) -> Core:
+    """Preserve what a core is given: for a wrapper that needs equal types of a step that runs and one that does not."""
+    inner_init, inner_update = core
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        new_updates, new_state = inner_update(updates, state, params, **extra)
+        return keep_updates(updates, params, new_updates), keep_state(state, params, new_state)
+
+    return Core(inner_init, update)
+
+
+def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
+    """Return new updates, each in the wider dtype of its gradient and its param.
+
+    Inside, params have the structure of the updates, or are None.
+
+    Raises:
+        TypeError: they have another structure than the updates.
+        ValueError: the shape of one does not fit its param.
+    """
+    grads, treedef = jtu.tree_flatten(updates)
+    news = _parts_of_updates(updates, treedef, new_updates)
+    has_params = params is not None
+    likes = jtu.tree_leaves(params) if has_params else grads
+    for i, (have, want) in enumerate(zip(_shapes(news), _shapes(likes), strict=True)):
+        if news[i] is not None and have != want and not can_be_broadcast(have, want):
+            raise ValueError(
+                f"update returned an array of shape {have} at {leaf_path_text(updates, i)}, where the "
+                f"{'param' if has_params else 'gradient'} has shape {want}. Is the state of other params?"
+            )
+    if _mixes_complex(likes):
+        news = list(map(_real_where_real, likes, news))
+    wider = list(map(_wider, grads, likes))
+    if not has_params:  # the update of an integer is a float, as in Optax
+        wider = [x if issubdtype(x.dtype, jnp.inexact) else new for x, new in zip(wider, news, strict=True)]
+    return treedef.unflatten(cast_each(news, wider, updates))
+
+
+def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
+    """Return a new state in the structure, shapes and dtypes of the one before it.
+
+    Raises:
+        TypeError: it has another structure or other shapes, or a cast to its dtype would lose values.
+    """
+    olds, treedef = jtu.tree_flatten(state)
+    news, new_treedef = jtu.tree_flatten(new_state)
+    if treedef != new_treedef or _shapes(olds) != _shapes(news):
+        raise TypeError(
+            "update returned a state of another structure or with other shapes than it received, which scan and cond "
+            "reject. Was it made by another optimizer, or for other params?\n"
+            f"received | returned:\n{tree_diff(state, new_state, values=False)}"
+        )
+    if _mixes_complex(jtu.tree_leaves(params)):
+        news = list(map(_real_where_real, olds, news))
+    if have_same_dtypes(news, olds):
+        return treedef.unflatten(news)
+    likes = list(map(_like_of_state, olds, news))
+    try:
+        return treedef.unflatten(cast_each(news, likes, state))
+    except TypeError as error:
+        which = str(error).partition(";")[0]
+        raise TypeError(
+            f"update changed a dtype of the state, which scan and cond reject, and a cast would lose values: {which}. "
+            "Let the init of the transformation make this leaf in the dtype that its update computes"
+        ) from None
+
+
+def _like_of_state(old: object, new: object) -> Any:
+    """Return a leaf with the dtype that an array of a new state gets: that of the old one, if it can have that.
+
+    As in Optax, an int may become a float: then it is a float from the first update on, and `scan` and `cond` say where
+    it was an int. A Python number that a user puts into the state, as in hyperparams["learning_rate"] = 0.1, does not
+    state a dtype; traced, it is a weakly typed array.
+    """
+    becomes_float = issubdtype(dtype_of(old), jnp.integer) and issubdtype(dtype_of(new), jnp.floating)
+    return old if is_array(old) and not is_weak(old) and not becomes_float else strengthen(new)
+
+
+def _mixes_complex(leaves: Iterable[HasDtype]) -> bool:
+    return len({issubdtype(dtype, jnp.complexfloating) for dtype in {x.dtype for x in leaves}}) > 1
+
+
+def is_complex(x: object) -> bool:
+    return issubdtype(dtype_of(x), jnp.complexfloating)
+
+
+def _real_where_real(old: object, new: object) -> Any:
+    """Return the real part of leaves that are complex now and were real.
+
+    With complex params, prodigy, momo and D-Adaptation estimate a real rate as a complex number.
+    """
+    return jnp.real(new) if is_complex(new) and is_array(old) and not is_complex(old) else new
+
+
+def like_updates(updates: Updates, params: Params) -> Any:
+    """Return a tree with the dtypes of updates: the wider of a gradient's and its param's dtype."""
+    return jtu.tree_map(_wider, updates, updates if params is None else params)
+
+
+def _wider(grad: HasDtype, like: HasDtype) -> Any:
+    return _of_dtype(grad.dtype if grad.dtype == like.dtype else promoted_dtype(grad, like))
+
+
+@functools.cache
+def _of_dtype(dtype: object) -> Any:
+    return untyped.ShapeDtypeStruct((), dtype)
+
+
+def _shapes(leaves: Iterable[object]) -> list[tuple[int, ...]]:
+    """Return the shapes of leaves; those of a state that have none are numbers. Faster than `shape_of` for each."""
+    return [getattr(x, "shape", ()) for x in leaves]
+
+
+def _parts_of_updates(old: Updates, treedef: PyTreeDef, new: Updates) -> list[Any]:
+    """Flatten new updates up to the structure of `old`; they may be None for a leaf, as `filtered` returns them."""
+    with contextlib.suppress(ValueError):  # of flatten_up_to
+        parts: list[Any] = treedef.flatten_up_to(new)
+        if jtu.all_leaves([part for part in parts if part is not None]):
+            return parts
+    raise TypeError(
+        "update returned updates of another structure than it received.\n"
+        f"received | returned:\n{tree_diff(old, new, values=False)}"
+    )

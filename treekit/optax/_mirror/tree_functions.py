@@ -1,0 +1,80 @@
+"""Optax's functions on trees, such as `optax.tree.norm`, for trees with leaves that are not numbers."""
+
+import functools
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from treekit._arrays.codes import is_codes
+from treekit._base.dtype import as_array, resolve_array
+from treekit._base.jax import jtu
+from treekit._base.predicates import is_inexact_parameter, is_parameter
+from treekit._select.filter import combine, partition
+from treekit.optax._kernel.releases import existing
+
+_OF_TREE = """
+    add add_scale allclose batch_shape bias_correction cast cast_like clip conj div dtype full_like max min mul norm
+    ones_like random_like real scale size sub sum update_infinity_moment update_moment update_moment_per_elem_norm vdot
+    where zeros_like
+"""
+
+# The functions of Optax that compute with all leaves of their arguments; the others of optax.tree take states and keys.
+ON_TREES: tuple[Callable[..., Any], ...] = (
+    optax.global_norm,
+    optax.per_example_global_norm_clip,
+    optax.per_example_layer_norm_clip,
+    *existing(optax.tree, *_OF_TREE.split()),
+)
+
+
+def is_on_trees(x: object) -> bool:
+    """Whether `x` is one of these functions, or a partial of one, such as `optax.tree_utils.tree_l1_norm`."""
+    function = x.func if isinstance(x, functools.partial) else x
+    return any(function is known for known in ON_TREES)
+
+
+def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Apply one of these functions to the leaves that can be parameters; other leaves do not count and do not change.
+
+    Python numbers stay such, as in Optax, except in `cast` and `random_like`, which Optax has for arrays only.
+
+    A result that consists of a tree and something else, such as the number of clipped examples, has None for them.
+    `random_like` draws normal numbers by default, so integers and bools do not change either.
+
+    Args:
+        f: the function.
+        name: its name there.
+    """
+
+    signature = inspect.signature(f)
+    as_leaf = as_array if f in (optax.tree.cast, optax.tree.random_like) else resolve_array
+
+    @functools.wraps(f)
+    def wrapped(*args: object, **kwargs: object) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        given = bound.arguments
+        samples_normal = given.get("dtype") is None and given.get("sampler", jax.random.normal) is jax.random.normal
+        draws_normal = f is optax.tree.random_like and samples_normal
+        is_counted = is_inexact_parameter if draws_normal else is_parameter
+        # For each tree, its structure without the leaves left out, and those leaves.
+        left_out: list[tuple[Any, Any]] = []
+
+        def parameters(x: object) -> Any:
+            if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
+                return x
+            if any(map(is_codes, jtu.tree_leaves(x, is_leaf=is_codes))):
+                raise TypeError(f"{name} received 8-bit codes, which are not numbers: convert them with decode_state")
+            kept, others = partition(x, is_counted)
+            left_out.append((jtu.tree_structure(kept), others))
+            return jtu.tree_map(as_leaf, kept)
+
+        bound.arguments = OrderedDict((name, x if name == "shape" else parameters(x)) for name, x in given.items())
+        result = f(*bound.args, **bound.kwargs)
+        structure = jtu.tree_structure(result)
+        return next((combine(result, others) for kept, others in left_out if kept == structure), result)
+
+    return wrapped
