@@ -16,7 +16,7 @@ import optax as plain
 
 import treekit as tk
 from benchmarks._timing import QUICK, Section, measure, show
-from treekit import optax
+from treekit import optax, training
 
 SIZES = (100, 400) if QUICK else (1_000, 16_000)  # leaves
 LABELLED = 100 if QUICK else 4_000  # leaves of what is labelled
@@ -54,8 +54,8 @@ OPTIMIZERS: dict[str, Any] = {
     "inject_hyperparams": optax.inject_hyperparams(optax.adamw)(0.1, mask=matrices),
     "MultiSteps": optax.MultiSteps(ADAM, 2),
     "apply_if_finite": optax.apply_if_finite(ADAM, 2),
-    "params_ema": optax.chain(ADAM, optax.params_ema(0.9)),
-    "dtype_preserving, 8 bits": optax.dtype_preserving(ADAM, state_dtype=CODES, rounding="stochastic"),
+    "params_ema": optax.chain(ADAM, training.params_ema(0.9)),
+    "dtype_preserving, 8 bits": training.store_state(ADAM, state_dtype=CODES, rounding="stochastic"),
 }
 
 
@@ -64,7 +64,7 @@ def calls(leaves: int) -> Calls:
     a, b = tree(leaves), tree(leaves, 2.0)
     mask = tk.path_mask("**.bias")(a)
     state = optax.inject_hyperparams(optax.adam)(0.1).init(a)
-    averaged = optax.params_ema(0.9).init(a)
+    averaged = training.params_ema(0.9).init(a)
     layers = range(leaves // 2)
     each: Calls = {
         "filter": lambda: tk.filter(a, mask),
@@ -85,10 +85,10 @@ def calls(leaves: int) -> Calls:
         "graft, a row a layer": lambda: tk.graft(
             a, b, rename={f"layers.{i}.weight": f"layers.{i}.weight" for i in layers}
         ),
-        "get_hyperparams": lambda: optax.get_hyperparams(state),
-        "set_hyperparams": lambda: optax.set_hyperparams(state, learning_rate=0.2),
-        "get_ema": lambda: optax.get_ema(averaged, a),
-        "summary of sgd": lambda: optax.summary(optax.sgd(0.1), a),
+        "get_hyperparams": lambda: training.get_hyperparams(state),
+        "set_hyperparams": lambda: training.set_hyperparams(state, learning_rate=0.2),
+        "get_ema": lambda: training.get_ema(averaged, a),
+        "summary of sgd": lambda: training.summary(optax.sgd(0.1), a),
         "tree_stack, traced": traced(lambda x, y: tk.tree_stack([x, y]), a, b),
         "tree_unstack, traced": traced(tk.tree_unstack, a),
         "tree_ravel, traced": traced(lambda x: tk.tree_ravel(x)[0], a),

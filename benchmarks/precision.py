@@ -23,7 +23,7 @@ import optax as plain_optax
 from sklearn.datasets import load_digits
 
 from benchmarks._timing import QUICK, Section, show
-from treekit import optax
+from treekit import optax, training
 
 SEEDS = 1 if QUICK else 3
 
@@ -37,7 +37,7 @@ class Precision(NamedTuple):
 
 
 def precision(dtype: Any, *, rounds_params: bool = False, **options: Any) -> Precision:
-    return Precision(dtype, lambda tx: optax.dtype_preserving(tx, **options), rounds_params)
+    return Precision(dtype, lambda tx: training.store_state(tx, **options), rounds_params)
 
 
 F32 = precision(jnp.float32)

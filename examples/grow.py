@@ -30,7 +30,7 @@ from jax import Array
 from matplotlib.figure import Figure
 
 import treekit
-from treekit import optax
+from treekit import optax, training
 
 BATCH = 32
 EPOCHS = 20  # on the digits 0 to 8
@@ -162,8 +162,8 @@ def learn_all_digits(run: Run, train: Digits, test: Digits) -> Run:
     run.epochs(train, test, range(frozen))
     run.optimizer, run.state = unfreeze(run.model, run.state)
     run.epochs(train, test, range(frozen, thawed))
-    rates = optax.get_hyperparams(run.state)
-    run.state = optax.set_hyperparams(run.state, {k: v / 4 for k, v in rates.items() if "learning_rate" in k})
+    rates = training.get_hyperparams(run.state)
+    run.state = training.set_hyperparams(run.state, {k: v / 4 for k, v in rates.items() if "learning_rate" in k})
     run.epochs(train, test, range(thawed, thawed + EPOCHS_SLOW))
     return run
 

@@ -23,6 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 import treekit as tk
 from tests.releases import P, enable_x64, has
 from treekit import optax as tko
+from treekit import training
 
 ShapeDtypeStruct: Any = jax.ShapeDtypeStruct
 PARAMS = {
@@ -98,8 +99,8 @@ def eager(place: Place) -> None:
 
 def summary(place: Place) -> str:
     tx = tko.chain(tko.clip_by_global_norm(1.0), tko.adamw(0.1, mask={"w": True, "b": False}))
-    text = str(tko.summary(tx, place.tree(PARAMS)))
-    assert text == str(tko.summary(tx, PARAMS))
+    text = str(training.summary(tx, place.tree(PARAMS)))
+    assert text == str(training.summary(tx, PARAMS))
     return text
 
 
@@ -184,7 +185,7 @@ def one_shard(place: Place) -> str:
 def no_array_is_gathered(place: Place) -> None:
     """To compare, and to measure for a summary, devices exchange single numbers."""
     from treekit._compare.leaves import _compare
-    from treekit.optax._beyond.summary import _sizes
+    from treekit.training._summary import _sizes
 
     x: Any = place.put(np.ones((64, 32), np.float32), SPECS["w"])
     with enable_x64(True):

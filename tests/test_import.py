@@ -120,15 +120,18 @@ def imports(nodes: Iterable[ast.AST]) -> set[str]:
 # A module, and the files that may import it, or a part of it.
 USERS: dict[str, tuple[str, ...]] = {
     # `treekit.typing` has the types of transformations: to checkers, and at run time once it is asked for them.
-    **dict.fromkeys(("optax", "treekit.optax"), ("treekit/optax/", "treekit/testing/", "treekit/typing.py")),
+    **dict.fromkeys(
+        ("optax", "treekit.optax"), ("treekit/optax/", "treekit/training/", "treekit/testing/", "treekit/typing.py")
+    ),
     "treekit.testing": ("treekit/testing/",),
-    # What Optax does not have is a room of its own: the kernel imports nothing of it, and each of its files could be
-    # removed without touching another, but for the codes of 8 bits, which are one of the formats of `precision`.
+    # What Optax does not have is a module of its own: Optax's names need nothing of it, and each of its files could be
+    # removed without touching another, but for the codes of 8 bits, which are one of the formats of `_store`.
+    "treekit.training": ("treekit/training/",),
     **{
-        f"treekit.optax._beyond.{path.stem}": ("treekit/optax/__init__.py",)
-        for path in PACKAGE.glob("optax/_beyond/[a-z]*.py")
+        f"treekit.training.{path.stem}": ("treekit/training/__init__.py",)
+        for path in PACKAGE.glob("training/_[a-z]*.py")
     },
-    "treekit.optax._beyond.eight_bits": ("treekit/optax/__init__.py", "treekit/optax/_beyond/precision.py"),
+    "treekit.training._eight_bits": ("treekit/training/__init__.py", "treekit/training/_store.py"),
 }
 
 
@@ -145,7 +148,7 @@ def test_imports_point_one_way(module: str) -> None:
 
 # The rooms, from the lowest: a file imports from its own room and from those before it.
 ROOMS = ("_base", "_compare", "_select", "_types", "_node", "_arrays", "_show", "_graft")
-ROOMS += ("optax/_kernel", "optax/_fixed", "optax/_mirror", "optax/_beyond")
+ROOMS += ("optax/_kernel", "optax/_fixed", "optax/_mirror", "training")
 
 
 def test_each_room_imports_only_from_those_before_it() -> None:

@@ -15,6 +15,7 @@ from flax.core import meta
 import treekit as tk
 from tests.trees import Box, untyped
 from treekit import optax as tko
+from treekit import training
 
 MODEL = {"layers": [{"w": jnp.ones(2)}, {"w": jnp.ones(2)}]}
 
@@ -69,7 +70,7 @@ LISTED: dict[str, Callable[[Any], list[str]]] = {
     "tree_summary": lambda tree: [row.name for row in tk.tree_summary(tree).rows],
     "to_state_dict": lambda tree: list(tk.to_state_dict(tree)),
     "tree_diff": lambda tree: [found.path for found in tk.tree_diff(tree, jax.tree.map(lambda x: x + 1, tree))],
-    "summary": lambda tree: [row.path for row in tko.summary(tko.adam(0.1), tree).rows],
+    "summary": lambda tree: [row.path for row in training.summary(tko.adam(0.1), tree).rows],
 }
 
 
@@ -84,7 +85,9 @@ MISTAKES: dict[str, Callable[[Any, Any, str], Any]] = {
     "partition": lambda tree, wrong, name: tko.partition(
         {"a": ADAM}, tk.path_labels({name: "b"}, default="a")(tree)
     ).init(tree),
-    "rates": lambda tree, wrong, name: tko.scale_by_tree(tk.path_labels({name: "x"}, default=1.0)(tree)).init(tree),
+    "rates": lambda tree, wrong, name: training.scale_by_tree(tk.path_labels({name: "x"}, default=1.0)(tree)).init(
+        tree
+    ),
     "masked": lambda tree, wrong, name: tko.masked(ADAM, tk.path_labels({name: "x"}, default=True)(tree)).init(tree),
 }
 
@@ -111,7 +114,7 @@ def test_a_leaf_has_one_name(case: str) -> None:
                 mistake(tree, wrong, name)
 
 
-@pytest.mark.parametrize("init", [lambda tree: tree, tko.chain(tko.adam(0.1), tko.params_ema(0.9)).init])
+@pytest.mark.parametrize("init", [lambda tree: tree, tko.chain(tko.adam(0.1), training.params_ema(0.9)).init])
 def test_values_go_into_boxes_and_out_of_them_without_rename(init: Any) -> None:
     boxed, unboxed = init(BOXED), init(UNBOXED)
     ones = jax.tree.map(jnp.ones_like, (boxed, unboxed))
@@ -130,7 +133,7 @@ def test_what_a_name_selects_of_params_in_boxes_is_trained() -> None:
     labels = tk.path_labels({"**.kernel": "a"}, default="b")
     optimizers: list[Any] = [
         tko.filtered(tko.sgd(1.0), mask),
-        tko.chain(tko.sgd(1.0), tko.scale_by_tree(tk.path_labels({"**.kernel": 1.0}, default=0.0))),
+        tko.chain(tko.sgd(1.0), training.scale_by_tree(tk.path_labels({"**.kernel": 1.0}, default=0.0))),
         tko.partition({"a": tko.sgd(1.0), "b": tko.set_to_zero()}, labels),
     ]
     for tx in optimizers:

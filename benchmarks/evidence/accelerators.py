@@ -32,6 +32,7 @@ from benchmarks.evidence.compiled import (
 )
 from benchmarks.evidence.hlo import bytes_copied, bytes_moved, bytes_moved_inside, collectives, difference, of_accepted
 from benchmarks.multi_steps import K, Step, by_apply_gradients, by_update
+from treekit import training
 from treekit._base.jax import untyped
 
 PAGE = Path(__file__).parents[1] / "results" / "accelerators.md"
@@ -108,9 +109,9 @@ def rounded() -> dict[str, tuple[str, Any, Step]]:
     """Ways to train in 8, 16 and 32 bits: the dtype of params and gradients, an optimizer, and its step."""
     jnp = untyped.numpy
     adamw = optax.with_extra_args_support(optax.adamw(1e-3))
-    in_float32 = tko.dtype_preserving(adamw, state_dtype=jnp.float32)
+    in_float32 = training.store_state(adamw, state_dtype=jnp.float32)
     stochastic, eight, quieter = (
-        tko.dtype_preserving(adamw, state_dtype=dtypes, rounding="stochastic")
+        training.store_state(adamw, state_dtype=dtypes, rounding="stochastic")
         for dtypes in (None, {"mu": jnp.int8, "nu": jnp.uint8}, {"mu": jnp.int8, "nu": jnp.bfloat16})
     )
     return {

@@ -27,6 +27,7 @@ from benchmarks.evidence.accelerators import ACCUMULATED, FINITE, NESTED, WRAPPE
 from benchmarks.evidence.compiled import GPU, TPU, compile_step, in_units, unit_of
 from benchmarks.evidence.hlo import bytes_moved, of_accepted
 from benchmarks.multi_steps import Step
+from treekit import training
 from treekit._base.jax import untyped
 
 RECORD = Path(__file__).parent / "figures.json"
@@ -73,7 +74,7 @@ def of_eager() -> Iterator[Figure]:
     calls: dict[str, Callable[[], object]] = {
         "stochastic_round": lambda: treekit.stochastic_round(x, jnp.bfloat16, key),
         "apply_updates(key=)": lambda: tko.apply_updates([x.astype(jnp.bfloat16)], [x], key=key),
-        'dtype_preserving(rounding="stochastic")': stepping(tko.dtype_preserving(tko.adam(0.1), rounding="stochastic")),
+        'dtype_preserving(rounding="stochastic")': stepping(training.store_state(tko.adam(0.1), rounding="stochastic")),
         "MultiSteps": stepping(tko.MultiSteps(tko.adam(0.1), 3)),
         "apply_if_finite": stepping(tko.apply_if_finite(tko.adam(0.1), 3)),
         "conditionally_mask": stepping(tko.conditionally_mask(tko.adam(0.1), lambda i: i % 2 == 0)),

@@ -12,13 +12,14 @@ from benchmarks.evidence.compiled import compile_sharded, compile_step, in_units
 from benchmarks.evidence.hlo import collectives
 from benchmarks.multi_steps import by_update
 from treekit import optax as tko
+from treekit import training
 from treekit._base.jax import untyped
 
 CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
 
 
 def eight_bit(tx: Any, names: Any = CODES) -> Any:
-    return tko.dtype_preserving(tx, state_dtype=names, rounding="stochastic")
+    return training.store_state(tx, state_dtype=names, rounding="stochastic")
 
 
 def matrices(dtype: str, *shapes: tuple[int, int]) -> list[Any]:

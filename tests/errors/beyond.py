@@ -9,6 +9,7 @@ from flax import nnx
 
 from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
+from treekit import training
 from treekit.optax._kernel.misfit import StateError
 from treekit.testing import check_donation, check_transformation
 from treekit.testing._violations import LawsBroken
@@ -18,14 +19,14 @@ WIDER = PARAMS | {"b": jnp.ones(3, jnp.float32)}
 MEMBERS = {"w": jnp.ones((3, 2))}
 CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
 ANYTHING: Any = tko  # whose arguments no checker reads
-dtype_preserving, set_hyperparams = map(unchecked, (tko.dtype_preserving, tko.set_hyperparams))
+dtype_preserving, set_hyperparams = map(unchecked, (training.store_state, training.set_hyperparams))
 monitor = unchecked(getattr(tko, "monitor", None))
 MONITOR = ("optax.monitor",)
-get_ema, evaluated = tko.get_ema, tko.contrib.schedule_free_eval_params
+get_ema, evaluated = training.get_ema, tko.contrib.schedule_free_eval_params
 
 
 def stochastic(tx: Any, state_dtype: Any = None) -> Any:
-    return tko.dtype_preserving(tx, state_dtype=state_dtype, rounding="stochastic")
+    return training.store_state(tx, state_dtype=state_dtype, rounding="stochastic")
 
 
 def step(tx: Any, state: Any = None) -> Any:
@@ -36,7 +37,7 @@ def ratio(updates: Any, params: Any) -> Any:
     return optax.tree.norm(updates) / optax.tree.norm(params)
 
 
-SGD, ADAM, EMA, FREE = tko.sgd(0.1), tko.adam(0.1), tko.params_ema(0.5), tko.contrib.schedule_free_sgd(0.1)
+SGD, ADAM, EMA, FREE = tko.sgd(0.1), tko.adam(0.1), training.params_ema(0.5), tko.contrib.schedule_free_sgd(0.1)
 WIDE, EIGHT_BITS = stochastic(ADAM), stochastic(ADAM, CODES)
 OF_ADAM, OF_WIDE, OF_EIGHT_BITS = (tx.init(PARAMS) for tx in (ADAM, WIDE, EIGHT_BITS))
 OF_EMA = EMA.init(PARAMS)
@@ -44,13 +45,13 @@ RATE, SCHEDULED = (tko.inject_hyperparams(tko.sgd)(rate).init(PARAMS) for rate i
 
 MISTAKES: dict[str, Mistake] = {
     # params_ema, get_ema and schedule_free_eval_params
-    "a decay of 1": Mistake(lambda: tko.params_ema(1), ValueError, "decay"),
-    "a negative decay": Mistake(lambda: tko.params_ema(-0.1), ValueError, "-0.1"),
-    "several decays": Mistake(lambda: tko.params_ema(jnp.ones(2)), TypeError, "decay"),
-    "a schedule of decays above 1": Mistake(lambda: step(tko.params_ema(lambda t: 1.5)), ValueError, "1.5"),
-    "a schedule of no decays": Mistake(lambda: step(tko.params_ema(lambda t: None)), TypeError, "params_ema"),
+    "a decay of 1": Mistake(lambda: training.params_ema(1), ValueError, "decay"),
+    "a negative decay": Mistake(lambda: training.params_ema(-0.1), ValueError, "-0.1"),
+    "several decays": Mistake(lambda: training.params_ema(jnp.ones(2)), TypeError, "decay"),
+    "a schedule of decays above 1": Mistake(lambda: step(training.params_ema(lambda t: 1.5)), ValueError, "1.5"),
+    "a schedule of no decays": Mistake(lambda: step(training.params_ema(lambda t: None)), TypeError, "params_ema"),
     "an average without params": Mistake(lambda: EMA.update(PARAMS, OF_EMA), ValueError, "params_ema"),
-    "the average of a state without one": Mistake(lambda: get_ema(OF_ADAM, PARAMS), ValueError, "optax.params_ema("),
+    "the average of a state without one": Mistake(lambda: get_ema(OF_ADAM, PARAMS), ValueError, "training.params_ema("),
     "get_ema with its arguments swapped": Mistake(lambda: get_ema(PARAMS, [OF_EMA]), ValueError, "(state, params)"),
     "the average of an ensemble": Mistake(
         lambda: get_ema(jax.vmap(EMA.init)(MEMBERS), MEMBERS), ValueError, "shape (3,)"
@@ -77,7 +78,9 @@ MISTAKES: dict[str, Mistake] = {
         lambda: ANYTHING.incremental_update(PARAMS, PARAMS, jnp.ones(2)), TypeError, "step_size"
     ),
     # hyperparameters in a state
-    "get_hyperparams of an optimizer": Mistake(lambda: tko.get_hyperparams(ADAM), TypeError, "optimizer.init(params)"),
+    "get_hyperparams of an optimizer": Mistake(
+        lambda: training.get_hyperparams(ADAM), TypeError, "optimizer.init(params)"
+    ),
     "a hyperparameter without its name": Mistake(lambda: set_hyperparams(RATE, 0.1), TypeError, "0.1"),
     "set_hyperparams without any": Mistake(lambda: set_hyperparams(RATE), TypeError, "learning_rate="),
     "set_hyperparams of Flax's optimizer": Mistake(
@@ -108,10 +111,10 @@ MISTAKES: dict[str, Mistake] = {
     "moments in float8": Mistake(lambda: stochastic(ADAM, {"nu": jnp.float8_e5m2}), TypeError, "state_dtype['nu']"),
     "a state_dtype by number": Mistake(lambda: stochastic(ADAM, {0: jnp.float32}), TypeError, "state_dtype"),
     "8 bits rounded to nearest": Mistake(
-        lambda: tko.dtype_preserving(ADAM, state_dtype=CODES), ValueError, "rounding='stochastic'"
+        lambda: training.store_state(ADAM, state_dtype=CODES), ValueError, "rounding='stochastic'"
     ),
     "two that store one state": Mistake(
-        lambda: stochastic(tko.chain(SGD, EIGHT_BITS)).init(PARAMS), TypeError, "dtype_preserving(state_dtype=None"
+        lambda: stochastic(tko.chain(SGD, EIGHT_BITS)).init(PARAMS), TypeError, "store_state(state_dtype=None"
     ),
     "a state_dtype for no field of the state": Mistake(
         lambda: stochastic(ADAM, CODES | {"w": jnp.bfloat16}).init(PARAMS), ValueError, "'0.mu.b'"
@@ -129,16 +132,16 @@ MISTAKES: dict[str, Mistake] = {
     "a state of f32, to store codes": Mistake(lambda: step(EIGHT_BITS, OF_WIDE), StateError, "float32 at 0.mu.w"),
     "a state of codes, to store f32": Mistake(lambda: step(WIDE, OF_EIGHT_BITS), StateError, "int8 at 0.mu.w"),
     "a state of f32, to store bf16": Mistake(
-        lambda: step(tko.dtype_preserving(ADAM, state_dtype=jnp.bfloat16), OF_ADAM), StateError, "float32 at 0.mu.b"
+        lambda: step(training.store_state(ADAM, state_dtype=jnp.bfloat16), OF_ADAM), StateError, "float32 at 0.mu.b"
     ),
     "codes that were cast": Mistake(
-        lambda: tko.decode_state(jax.tree.map(jnp.float32, OF_EIGHT_BITS)), TypeError, "float32"
+        lambda: training.decode_state(jax.tree.map(jnp.float32, OF_EIGHT_BITS)), TypeError, "float32"
     ),
     "encode_state of another structure": Mistake(
-        lambda: tko.encode_state(OF_ADAM, OF_EIGHT_BITS), ValueError, "_replace(inner_state=state)"
+        lambda: training.encode_state(OF_ADAM, OF_EIGHT_BITS), ValueError, "_replace(inner_state=state)"
     ),
     "encode_state of other shapes": Mistake(
-        lambda: tko.encode_state(EIGHT_BITS.init(WIDER), OF_EIGHT_BITS), ValueError, "mu.b"
+        lambda: training.encode_state(EIGHT_BITS.init(WIDER), OF_EIGHT_BITS), ValueError, "mu.b"
     ),
     # monitor, scale_by_tree and summary
     "a function for the measures": Mistake(lambda: monitor(optax.tree.norm), TypeError, "measures", MONITOR),
@@ -150,12 +153,14 @@ MISTAKES: dict[str, Mistake] = {
         MONITOR,
     ),
     "a rate of a leaf that is a word": Mistake(
-        lambda: tko.scale_by_tree({"w": "fast", "b": 0.1}).init(PARAMS), TypeError, "rates.w"
+        lambda: training.scale_by_tree({"w": "fast", "b": 0.1}).init(PARAMS), TypeError, "rates.w"
     ),
     "a schedule of several rates": Mistake(
-        lambda: step(tko.scale_by_tree({"w": lambda count: jnp.ones(2), "b": 0.1})), TypeError, "rates.w"
+        lambda: step(training.scale_by_tree({"w": lambda count: jnp.ones(2), "b": 0.1})), TypeError, "rates.w"
     ),
-    "the state for the params of summary": Mistake(lambda: tko.summary(ADAM, {"opt": OF_ADAM}), TypeError, "opt.0"),
+    "the state for the params of summary": Mistake(
+        lambda: training.summary(ADAM, {"opt": OF_ADAM}), TypeError, "opt.0"
+    ),
     # treekit.testing
     "check_transformation of a function": Mistake(
         lambda: unchecked(check_transformation)(optax.adam, PARAMS), TypeError, "adam(...)"

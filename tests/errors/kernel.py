@@ -9,6 +9,7 @@ import optax
 
 from tests.errors.mistake import Mistake
 from treekit import optax as tko
+from treekit import training
 from treekit.optax._kernel.misfit import StateError
 
 ONES, COMPLEX = jnp.ones(2), jnp.ones(2, jnp.complex64)
@@ -22,7 +23,7 @@ TRACE: Any = tko.trace(0.9)
 STATE = ADAM.init(PARAMS)
 SUMS: Any = tko.MultiSteps(tko.filtered(ADAM), 2)
 LOOKAHEAD = tko.lookahead(tko.sgd(0.1), sync_period=2, slow_step_size=0.5)
-IN_CODES = tko.dtype_preserving(ADAM, state_dtype={"mu": jnp.uint8}, rounding="stochastic")
+IN_CODES = training.store_state(ADAM, state_dtype={"mu": jnp.uint8}, rounding="stochastic")
 OPTAX: Any = tko  # for arguments that type checkers refuse
 
 
@@ -32,7 +33,7 @@ def returning(updates: Any, state: Any, initial: Any) -> Any:
     def update(*_: Any, **__: Any) -> Any:
         return updates, state
 
-    return tko.dtype_preserving(optax.GradientTransformation(lambda params: initial, update))
+    return training.store_state(optax.GradientTransformation(lambda params: initial, update))
 
 
 def step(tx: Any, grads: Any, params: Any = PARAMS, state: Any = None) -> Any:

@@ -12,6 +12,7 @@ import treekit as tk
 from tests.errors.mistake import Mistake, unchecked
 from tests.trees import Point, Twig
 from treekit import optax as tko
+from treekit import training
 
 AT: Any = tk.tree_at
 MAP: Any = tk.dtype_preserving_tree_map
@@ -121,5 +122,7 @@ MISTAKES: dict[str, Mistake] = {
     # What was meant, at the border of two functions
     "a pattern for a filter_spec": Mistake(lambda: tko.filtered(SGD, "layers.2.**").init(MLP), ValueError, "path_mask"),
     "a class for labels": Mistake(lambda: PARTITION(LINEAR).init(MLP), ValueError, "path_labels({Linear: label})"),
-    "a class for rates": Mistake(lambda: tko.scale_by_tree(LINEAR).init(MLP), ValueError, "path_labels({Linear: rate}"),
+    "a class for rates": Mistake(
+        lambda: training.scale_by_tree(LINEAR).init(MLP), ValueError, "path_labels({Linear: rate}"
+    ),
 }

@@ -11,6 +11,7 @@ from flax import nnx
 
 from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
+from treekit import training
 from treekit.optax._kernel.misfit import StateError
 
 PARAMS = {"layers": [{"w": jnp.ones((2, 2))}]}
@@ -69,7 +70,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: ADAM.update(eqx.filter(WIDER, eqx.is_array), ADAM.init(MODEL), MODEL), ValueError, "width_size"
     ),
     "params of another model than the average": Mistake(
-        lambda: tko.get_ema(tko.params_ema(0.9).init(WIDER), MODEL), ValueError, "width_size"
+        lambda: training.get_ema(training.params_ema(0.9).init(WIDER), MODEL), ValueError, "width_size"
     ),
     "a function of Optax that takes no None": Mistake(
         lambda: tko.contrib.galore(1e-2, rank=2).init({"w": jnp.eye(4), "f": jnp.tanh}),
@@ -78,7 +79,7 @@ MISTAKES: dict[str, Mistake] = {
         needs=("optax.contrib.galore",),
     ),
     "a state in 8 bits in the second step of nnx.Optimizer": Mistake(
-        lambda: two_steps_in_nnx(tko.dtype_preserving(ADAM, state_dtype=CODES, rounding="stochastic")),
+        lambda: two_steps_in_nnx(training.store_state(ADAM, state_dtype=CODES, rounding="stochastic")),
         StateError,
         "inner_state.0.mu",
         needs=("flax>=0.12",),

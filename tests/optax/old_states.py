@@ -13,7 +13,7 @@ import numpy as np
 import safetensors.numpy
 
 import treekit as tk
-from treekit import optax
+from treekit import optax, training
 
 FILE = Path(__file__).parent.parent / "data" / "states_1_0.safetensors"
 CODES = {"mu": jnp.int8, "nu": jnp.uint8}
@@ -37,12 +37,12 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
         ),
         2,
     ),
-    "eight bits": lambda: optax.dtype_preserving(optax.adam(0.1), state_dtype=CODES, rounding="stochastic"),
+    "eight bits": lambda: training.store_state(optax.adam(0.1), state_dtype=CODES, rounding="stochastic"),
     "averaged": lambda: optax.named_chain(
         ("sgd", optax.filtered(optax.sgd(0.1, 0.9))),
-        ("rates", optax.scale_by_tree(lambda params: jax.tree.map(lambda x: optax.constant_schedule(0.5), params))),
+        ("rates", training.scale_by_tree(lambda params: jax.tree.map(lambda x: optax.constant_schedule(0.5), params))),
         ("norm", optax.monitor({"largest": lambda updates: jnp.max(updates["first"]["w"])})),
-        ("average", optax.params_ema(0.9)),
+        ("average", training.params_ema(0.9)),
     ),
     "line search": lambda: optax.lbfgs(0.1, memory_size=2, linesearch=None),
 }

@@ -23,6 +23,7 @@ import treekit as tk
 from tests.optax import cases
 from tests.releases import HOST_MEMORY, P, needs, reshard, set_mesh, shard_map
 from treekit import optax as tko
+from treekit import training
 
 K = 2
 
@@ -41,7 +42,7 @@ WRAPPED: dict[str, Callable[[Any], Any]] = {
     "finite_of_multi_steps": lambda o: o.apply_if_finite(accumulating(o, optax.adam(0.1)), 3),
     # What Optax has no match for is held to the bare transformation.
     "filtered": lambda o: tko.filtered(optax.adam(0.1)) if o is tko else optax.adam(0.1),
-    "dtype_preserving": lambda o: tko.dtype_preserving(optax.adam(0.1)) if o is tko else optax.adam(0.1),
+    "dtype_preserving": lambda o: training.store_state(optax.adam(0.1)) if o is tko else optax.adam(0.1),
 }
 
 
@@ -242,7 +243,7 @@ def test_init_in_shard_map(name: str, on: Sharded) -> None:
 @pytest.mark.parametrize("axes", ["auto"])
 def test_rounding(on: Sharded) -> None:
     """What is rounded stochastically has the bits that it has on one device."""
-    tx = tko.dtype_preserving(tko.adam(0.1), rounding="stochastic")
+    tx = training.store_state(tko.adam(0.1), rounding="stochastic")
 
     @jax.jit
     def step(params: Any, state: Any) -> Any:
@@ -261,7 +262,7 @@ def test_rounding(on: Sharded) -> None:
 def test_codes(on: Sharded) -> None:
     """State of 8 bits is sharded as its params: jitted, eager, and after steps, compiled for these shardings."""
     names = {"mu": jnp.int8, "nu": jnp.uint8}
-    tx = tko.dtype_preserving(tko.adam(0.1), state_dtype=names, rounding="stochastic")
+    tx = training.store_state(tko.adam(0.1), state_dtype=names, rounding="stochastic")
     w = place(np.ones((64, 64), np.float32), on.shardings["w"])
     for params, outer in (
         (w, tx),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.optax import cases
 from tests.releases import keys, needs, new_ref
-from treekit import assert_trees_same
+from treekit import assert_trees_same, training
 from treekit import optax as tko
 
 ONES = jnp.ones(2)
@@ -225,8 +225,8 @@ MAPPED: dict[str, Callable[[], Any]] = {
     "masked": lambda: tko.adamw(0.1, mask=ONLY_W),
     "partition": lambda: tko.partition({True: tko.adam(0.1), False: tko.sgd(0.1)}, ONLY_W),
     "inject": lambda: tko.inject_hyperparams(tko.adamw)(optax.linear_schedule(1.0, 0.0, 5), mask=ONLY_W),
-    "16 bits": lambda: tko.dtype_preserving(tko.adam(0.1), state_dtype={"mu": jnp.bfloat16}, rounding="stochastic"),
-    "rates": lambda: tko.chain(tko.adam(0.1), tko.scale_by_tree({"w": 1.0, "b": 0.5}), tko.params_ema(0.9)),
+    "16 bits": lambda: training.store_state(tko.adam(0.1), state_dtype={"mu": jnp.bfloat16}, rounding="stochastic"),
+    "rates": lambda: tko.chain(tko.adam(0.1), training.scale_by_tree({"w": 1.0, "b": 0.5}), training.params_ema(0.9)),
     "monitor": lambda: tko.chain(tko.adam(0.1), tko.monitor({"norm": optax.tree.norm})),
 }
 

@@ -18,6 +18,7 @@ from tests.optax import cases
 from tests.releases import has, keys, needs, new_ref
 from tests.trees import untyped
 from treekit import optax as tko
+from treekit import training
 
 ADAM: Any = tko.adam(0.1)
 ONES = jnp.ones(2)
@@ -127,7 +128,7 @@ def pair(x: Any) -> Any:
 # What the state has in the place of `x`; such an optimizer, and its params.
 IN_STATE: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "None in the moments and the accumulator": (tko.MultiSteps(tko.filtered(ADAM, ONLY_W), 1), pair),
-    "None in the moments and the average": (tko.chain(tko.filtered(ADAM, ONLY_W), tko.params_ema(0.9)), pair),
+    "None in the moments and the average": (tko.chain(tko.filtered(ADAM, ONLY_W), training.params_ema(0.9)), pair),
     "None in the moments and inside masked": (tko.chain(tko.scale_by_adam(), INSIDE), pair),
     "None inside masked and in the moments": (tko.chain(INSIDE, tko.scale_by_adam()), pair),
     "None in a sum, a MaskedNode in the moments": (
@@ -278,7 +279,7 @@ SPECS: dict[str, Callable[[Any], Any]] = {
     "inject a partition": lambda mask: tko.inject_hyperparams(
         lambda rate: tko.partition({True: tko.adam(rate), False: tko.sgd(rate)}, mask)
     )(0.1),
-    "dtype_preserving": lambda mask: tko.dtype_preserving(tko.masked(ADAM, mask)),
+    "dtype_preserving": lambda mask: training.store_state(tko.masked(ADAM, mask)),
     "freeze": lambda mask: tko.chain(ADAM, tko.freeze(mask)),
     "selective_transform": lambda mask: tko.selective_transform(ADAM, freeze_mask=mask),
     "filtered in a chain": lambda _: tko.chain(tko.filtered(ADAM), tko.scale(2.0)),
@@ -321,7 +322,7 @@ def test_a_mask_or_labels_of_nnx_variables_are_read_by_their_values() -> None:
         tko.chain(tko.masked(tko.set_to_zero(), others), tko.sgd(1.0)),
         tko.chain(tko.freeze(others), tko.sgd(1.0)),
         tko.partition(groups, matrices),
-        tko.chain(tko.sgd(1.0), tko.scale_by_tree(jax.tree.map(float, matrices))),
+        tko.chain(tko.sgd(1.0), training.scale_by_tree(jax.tree.map(float, matrices))),
     ):
         trained: Any = nnx.clone(model)
         nnx.Optimizer(trained, tx, wrt=nnx.Param).update(trained, grads)

@@ -14,6 +14,7 @@ import pytest
 from tests.optax import cases
 from tests.releases import enable_x64
 from treekit import optax as tko
+from treekit import training
 
 
 def fit(model: cases.Model) -> jax.Array:
@@ -48,7 +49,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "masked": lambda tx: optax.chain(tko.masked(tx, cases.mask_of), tko.freeze(vectors)),
     "partition": lambda tx: tko.partition({True: tx, False: optax.set_to_zero()}, cases.mask_of),
     "filtered": lambda tx: tko.filtered(tx),
-    "dtype_preserving": lambda tx: tko.dtype_preserving(tx),
+    "dtype_preserving": lambda tx: training.store_state(tx),
     "multi_steps": lambda tx: tko.MultiSteps(tx, 1).gradient_transformation(),
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
     "twice": lambda tx: tko.masked(tko.partition({"a": tx}, "a"), True),

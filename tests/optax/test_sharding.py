@@ -13,6 +13,7 @@ import pytest
 from tests.optax import cases
 from tests.processes import THREADS
 from treekit import optax as tko
+from treekit import training
 
 PIPE = subprocess.PIPE
 LAWS = Path(__file__).with_name("sharding_laws.py")
@@ -77,7 +78,7 @@ def test_an_init_that_closes_over_params_of_one_device_does_not_read_them() -> N
 def test_no_array_is_written_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX writes a tree that does not fit into its error, which copies each of its arrays from its devices."""
     groups = tko.partition({"a": tko.adam(0.1), "b": tko.sgd(0.1, momentum=0.9)}, {"w": "a", "b": "b"})
-    tx, params, written = tko.chain(groups, tko.params_ema(0.9)), cases.arrays(), list[jax.Array]()
+    tx, params, written = tko.chain(groups, training.params_ema(0.9)), cases.arrays(), list[jax.Array]()
 
     def write(array: jax.Array) -> str:
         written.append(array)
@@ -87,5 +88,5 @@ def test_no_array_is_written_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     state = tx.init(params)
     tx.update({**params, "b": None}, state, params)
     tko.apply_gradients(tx, params, state, params)
-    tko.summary(tx, params)
+    training.summary(tx, params)
     assert not written

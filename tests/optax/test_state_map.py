@@ -8,6 +8,7 @@ import optax
 import pytest
 
 import treekit.optax as tko
+from treekit import training
 from treekit.optax._kernel.state_map import map_state
 
 PARAMS = {"b": jnp.ones(2), "w": jnp.ones((2, 3))}
@@ -27,7 +28,7 @@ CASES: dict[str, tuple[Any, Any, list[Mapped]]] = {
     "adam": (tko.adam(1e-3), PARAMS, [*shared("count"), *each("mu"), *each("nu")]),
     "one number": (tko.adam(1e-3), jnp.ones(()), [("count", None), ("mu", 0), ("nu", 0)]),
     "chain": (
-        tko.chain(tko.clip(1.0), tko.trace(0.9), tko.params_ema(0.9)),
+        tko.chain(tko.clip(1.0), tko.trace(0.9), training.params_ema(0.9)),
         PARAMS,
         [*each("trace"), *shared("ema_count", "ema_next_weight", "ema_weight_sum"), *each("params_ema")],
     ),

@@ -17,6 +17,7 @@ import pytest
 
 from tests.optax import cases
 from treekit import optax as tko
+from treekit import training
 from treekit.optax._kernel.transformation import own_core
 
 
@@ -47,7 +48,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "partition": lambda tx: tko.partition({"a": tx}, "a"),
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
     "inject_hyperparams": lambda tx: tko.inject_hyperparams(lambda: tx)(),
-    "dtype_preserving": lambda tx: tko.dtype_preserving(tx),
+    "dtype_preserving": lambda tx: training.store_state(tx),
 }
 
 

@@ -18,6 +18,7 @@ from tests.optax import cases
 from tests.releases import keys, needs, new_ref
 from tests.trees import Twig
 from treekit import optax as tko
+from treekit import training
 from treekit.testing import check_transformation
 from treekit.testing._transformation import transformation_laws
 from treekit.testing._transformation_laws import LAWS
@@ -161,7 +162,7 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
     "noise": (optax.chain(optax.add_noise(0.01, 0.5, 0), SGD), F32, None),
     "a raw model": (tko.adam(1e-3), eqx.nn.MLP(2, 1, 3, depth=1, key=jax.random.key(0)), None),
     "momentum in bf16, which decays": (optax.sgd(1e-2, momentum=0.9), BF16, None),
-    "moments rounded stochastically": (tko.dtype_preserving(optax.adam(1e-3), rounding="stochastic"), BF16, None),
+    "moments rounded stochastically": (training.store_state(optax.adam(1e-3), rounding="stochastic"), BF16, None),
     "a sum that never falls": (optax.adagrad(1e-3), BF16, None),
     "NumPy": (optax.adam(1e-3), {"w": np.ones(2, np.float32)}, {"w": np.ones(2, np.float32)}),
     "no leaves": (SGD, {}, None),

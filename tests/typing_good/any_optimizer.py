@@ -4,7 +4,7 @@
 import jax
 import optax as plain
 
-from treekit import optax
+from treekit import optax, training
 from treekit.testing import check_transformation
 from treekit.typing import TransformationLike
 
@@ -25,7 +25,7 @@ def train(optimizer: TransformationLike, params: Params) -> Params:
     params = optax.apply_updates(params, updates)
     params, state = optax.apply_gradients(optimizer, params, state, params)
     check_transformation(optimizer, params)
-    optax.summary(optimizer, params)
+    training.summary(optimizer, params)
     return params
 
 

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 
 import treekit as tk
 import treekit.optax.losses
-from treekit import optax
+from treekit import optax, training
 from treekit.optax import contrib, losses, schedules, transforms
 from treekit.testing import check_donation, check_pytree
 from treekit.typing import Batched, GradientTransformation, Typed
@@ -134,16 +134,16 @@ def leaves(x: object, model: Dense, models: list[Dense], function: Callable[[int
 
 def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTransformation) -> None:
     filtered: GradientTransformation[int] = optax.filtered(tx, lambda leaf: leaf.ndim > 1)  # to mypy the state is Any
-    kept: GradientTransformation[int] = optax.dtype_preserving(tx, state_dtype="float32")
+    kept: GradientTransformation[int] = training.store_state(tx, state_dtype="float32")
     by_name = {"mu": jax.numpy.bfloat16, re.compile("nu"): jax.numpy.float32}
-    kept = optax.dtype_preserving(tx, state_dtype=by_name)
-    optax.dtype_preserving(tx, state_dtype={"mu": jax.numpy.bfloat16, "nu": "float32"}, rounding="stochastic")
+    kept = training.store_state(tx, state_dtype=by_name)
+    training.store_state(tx, state_dtype={"mu": jax.numpy.bfloat16, "nu": "float32"}, rounding="stochastic")
     assert_type(optax.filtered(other), GradientTransformation[Any])
     assert_type(optax.partition({"a": tx, "b": other}, "a"), GradientTransformation[optax.PartitionState])
     injected = optax.inject_hyperparams(optax.adamw, only=["b1"])(1e-3, b1=optax.constant_schedule(0.9))
     assert_type(injected, GradientTransformation[schedules.InjectStatefulHyperparamsState])
     optax.chain(
-        optax.sgd(0.1), optax.scale_by_tree({"weight": 0.1, "bias": 1}), optax.scale_by_tree(lambda params: 0.5)
+        optax.sgd(0.1), training.scale_by_tree({"weight": 0.1, "bias": 1}), training.scale_by_tree(lambda params: 0.5)
     )
     optax.named_chain(("clip", optax.clip(1.0)), ("steps", optax.MultiSteps(tx, 2)))
     masked = optax.masked(tx, True)
@@ -155,8 +155,8 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     assert_type(steps.init(model), optax.MultiStepsState)
     assert_type(optax.apply_updates(model, model), Dense)
     assert_type(optax.contrib.schedule_free_eval_params(None, model), Dense)
-    assert_type(optax.set_hyperparams(steps.init(model), learning_rate=0.1), optax.MultiStepsState)
-    assert_type(optax.get_ema(optax.params_ema(0.9).init(model), model), Dense)
+    assert_type(training.set_hyperparams(steps.init(model), learning_rate=0.1), optax.MultiStepsState)
+    assert_type(training.get_ema(training.params_ema(0.9).init(model), model), Dense)
 
 
 def theirs(model: Dense) -> None:

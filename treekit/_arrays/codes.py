@@ -10,7 +10,7 @@ from treekit._node.decorator import node
 class Codes:
     """An array of codes in an optimizer's state: a node, so that nothing takes its integers for the numbers.
 
-    Arithmetic with it raises a TypeError. `treekit.optax.decode_state` returns a state with the numbers.
+    Arithmetic with it raises a TypeError. `training.decode_state` returns a state with the numbers.
 
     Attributes:
         codes: the codes, of int8 or uint8; the only leaf.

@@ -19,34 +19,26 @@ except ModuleNotFoundError as _error:
         "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
     ) from _error
 
-from treekit.optax._beyond.average import get_ema as get_ema
-from treekit.optax._beyond.average import params_ema as params_ema
-from treekit.optax._beyond.average import schedule_free_eval_params as _schedule_free_eval_params
-from treekit.optax._beyond.eight_bits import decode_state as decode_state
-from treekit.optax._beyond.eight_bits import encode_state as encode_state
-from treekit.optax._beyond.hyperparams import get_hyperparams as get_hyperparams
-from treekit.optax._beyond.hyperparams import set_hyperparams as set_hyperparams
-from treekit.optax._beyond.hyperparams import tree_set as _tree_set
-from treekit.optax._beyond.precision import dtype_preserving as dtype_preserving
-from treekit.optax._beyond.scale_by_tree import scale_by_tree as scale_by_tree
-from treekit.optax._beyond.summary import summary as summary
 from treekit.optax._fixed.apply import apply_gradients as apply_gradients
 from treekit.optax._fixed.apply import apply_updates as apply_updates
 from treekit.optax._fixed.apply import tree_map_params as tree_map_params
 from treekit.optax._fixed.conditional import apply_if_finite as apply_if_finite
 from treekit.optax._fixed.conditional import conditionally_mask as conditionally_mask
 from treekit.optax._fixed.conditional import conditionally_transform as conditionally_transform
+from treekit.optax._fixed.dtype_preserving import dtype_preserving as dtype_preserving
 from treekit.optax._fixed.inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._fixed.lbfgs import lbfgs as lbfgs
 from treekit.optax._fixed.lbfgs import value_and_grad_from_state as value_and_grad_from_state
 from treekit.optax._fixed.monitor import monitor as monitor
 from treekit.optax._fixed.multi_steps import MultiSteps as MultiSteps
 from treekit.optax._fixed.multi_steps import WeightedMultiStepsState as WeightedMultiStepsState
+from treekit.optax._fixed.schedule_free import schedule_free_eval_params as _schedule_free_eval_params
 from treekit.optax._fixed.select import filtered as filtered
 from treekit.optax._fixed.select import freeze as freeze
 from treekit.optax._fixed.select import masked as masked
 from treekit.optax._fixed.select import partition as partition
 from treekit.optax._fixed.select import selective_transform as selective_transform
+from treekit.optax._fixed.tree_set import tree_set as _tree_set
 from treekit.optax._fixed.update import incremental_update as incremental_update
 from treekit.optax._fixed.update import periodic_update as periodic_update
 from treekit.optax._kernel.releases import existing as _existing

@@ -9,7 +9,7 @@ from treekit._base.describe import count, describe_error
 REGISTER = "make the class a treekit.node, or register it with treekit.register_node"
 FILTER = "treekit.optax.filtered(tx)"
 PRESERVE = "treekit.optax.dtype_preserving(tx)"
-KEEP_WIDE = "treekit.optax.dtype_preserving(tx, state_dtype=jnp.float32)"
+KEEP_WIDE = "treekit.training.store_state(tx, state_dtype=jnp.float32)"
 
 
 class Violation(NamedTuple):

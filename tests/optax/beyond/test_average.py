@@ -16,6 +16,7 @@ import treekit as tk
 from tests.optax import cases
 from tests.releases import keys, needs
 from treekit import optax as tko
+from treekit import training
 from treekit.testing import check_transformation
 
 Decay = float | Callable[[Any], Any]
@@ -58,7 +59,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
     "a group that is frozen": lambda ema: tko.chain(ema, tko.partition({"a": SGD, "b": tko.set_to_zero()}, GROUPS)),
     "if finite": lambda ema: tko.apply_if_finite(tko.chain(ema, SGD), 3),
     "injected": lambda ema: tko.inject_hyperparams(lambda rate: tko.chain(ema, tko.sgd(rate)))(0.1),
-    "dtype_preserving": lambda ema: tko.dtype_preserving(tko.chain(ema, tko.adam(0.1)), state_dtype=BF16),
+    "dtype_preserving": lambda ema: training.store_state(tko.chain(ema, tko.adam(0.1)), state_dtype=BF16),
     "in schedule_free": lambda ema: optax.contrib.schedule_free(optax.chain(SGD, ema), 0.1),
     "in mechanic": lambda ema: optax.contrib.mechanize(optax.chain(SGD, ema)),
     "around sam": lambda ema: tko.chain(ema, optax.contrib.sam(SGD, optax.sgd(0.05))),
@@ -77,9 +78,9 @@ CELLS = {
 @pytest.mark.parametrize("place, kind, name, debias", sorted(CELLS))
 def test_it_is_exact_wherever_it_is(place: str, kind: str, name: str, debias: bool) -> None:
     decay = DECAYS[name]
-    history, states = train(PLACES[place](tko.params_ema(decay, debias)), cases.make(kind), 4, kind)
+    history, states = train(PLACES[place](training.params_ema(decay, debias)), cases.make(kind), 4, kind)
     for n in (1, 4):
-        average, seen = tko.get_ema(states[n], history[n]), history[: n + 1]
+        average, seen = training.get_ema(states[n], history[n]), history[: n + 1]
         assert cases.signature(average)[0] == cases.signature(seen[-1])[0]
         for x, *xs in zip(jax.tree.leaves(average), *map(jax.tree.leaves, seen), strict=True):
             if eqx.is_inexact_array(x):
@@ -115,77 +116,79 @@ COUNTED: dict[str, tuple[Callable[[Any], Any], int, list[int]]] = {
 @pytest.mark.parametrize("name", COUNTED)
 def test_each_step_that_is_taken_counts_once(name: str, place: str) -> None:
     wrap, steps, counted = COUNTED[name]
-    history, (*_, state) = train(wrap(PLACES[place](tko.params_ema(0.5))), jnp.arange(3.0), steps)
-    np.testing.assert_allclose(tko.get_ema(state, history[-1]), expected([history[i] for i in counted], 0.5), rtol=2e-6)
+    history, (*_, state) = train(wrap(PLACES[place](training.params_ema(0.5))), jnp.arange(3.0), steps)
+    np.testing.assert_allclose(
+        training.get_ema(state, history[-1]), expected([history[i] for i in counted], 0.5), rtol=2e-6
+    )
 
 
 @pytest.mark.table
 @pytest.mark.parametrize("kind", ["bf16", "eqx_bf16", "c64"])
 def test_laws(kind: str) -> None:
-    _, state = cases.check_laws(tko.chain(tko.adam(0.01), tko.params_ema(0.9)), kind)
+    _, state = cases.check_laws(tko.chain(tko.adam(0.01), training.params_ema(0.9)), kind)
     averages = optax.tree.get(state, "params_ema")
     assert all(x.dtype in (jnp.float32, jnp.complex64) for x in jax.tree.leaves(averages))
-    cases.check_laws(tko.filtered(tko.chain(tko.adam(0.01), tko.params_ema(lambda t: t / (t + 1)))), kind, steps=2)
+    cases.check_laws(tko.filtered(tko.chain(tko.adam(0.01), training.params_ema(lambda t: t / (t + 1)))), kind, steps=2)
 
 
 @pytest.mark.parametrize("debias", [True, False])
 def test_before_the_first_step_it_is_the_params_and_shares_nothing_with_them(debias: bool) -> None:
     params = np.ones(2, np.float32)
-    state = tko.params_ema(0.9, debias).init(params)
+    state = training.params_ema(0.9, debias).init(params)
     params[:] = 5
-    assert tko.get_ema(state, jnp.full(2, 7.0)).tolist() == [7 if debias else 1] * 2
-    assert tko.get_ema(tko.params_ema(0.9, debias).init(params), params).tolist() == [5, 5]
-    check_transformation(tko.params_ema(0.9, debias), jnp.ones(2))
+    assert training.get_ema(state, jnp.full(2, 7.0)).tolist() == [7 if debias else 1] * 2
+    assert training.get_ema(training.params_ema(0.9, debias).init(params), params).tolist() == [5, 5]
+    check_transformation(training.params_ema(0.9, debias), jnp.ones(2))
 
 
 def test_of_16_bit_params_it_is_as_wide_as_the_params_that_get_ema_receives() -> None:
     params = jnp.ones(2, jnp.bfloat16)
-    tx = tko.params_ema(lambda t: t / (t + 1))
+    tx = training.params_ema(lambda t: t / (t + 1))
     state = tx.init(params)
     for value in (1, 1 + 2**-7):
         updates, state = tx.update(params, state, params)
         assert cases.same_bits(updates, params)
         params = jnp.full(2, value, jnp.bfloat16)
-    assert tko.get_ema(state, params).dtype == jnp.bfloat16
-    assert tko.get_ema(state, params.astype(jnp.float32)).tolist() == [1 + 2**-8] * 2
+    assert training.get_ema(state, params).dtype == jnp.bfloat16
+    assert training.get_ema(state, params.astype(jnp.float32)).tolist() == [1 + 2**-8] * 2
 
 
 def test_a_param_that_no_longer_has_a_gradient_is_returned_as_it_is() -> None:
-    state = tko.params_ema(0.5).init({"w": jnp.ones(2), "n": jnp.ones(2)})
-    assert tko.get_ema(state, {"w": jnp.zeros(2), "n": jnp.arange(2)})["n"].tolist() == [0, 1]
+    state = training.params_ema(0.5).init({"w": jnp.ones(2), "n": jnp.ones(2)})
+    assert training.get_ema(state, {"w": jnp.zeros(2), "n": jnp.arange(2)})["n"].tolist() == [0, 1]
 
 
 @pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("initial", [jnp.nan, 1e30])
 def test_the_first_params_that_count_replace_what_was_there(initial: float) -> None:
-    tx = tko.params_ema(0.5)
+    tx = training.params_ema(0.5)
     _, state = tx.update(jnp.zeros(2), tx.init(jnp.full(2, initial)), jnp.full(2, initial))
-    assert tko.get_ema(state, jnp.ones(2)).tolist() == [1, 1]
+    assert training.get_ema(state, jnp.ones(2)).tolist() == [1, 1]
     _, state = tx.update(jnp.zeros(2), state, jnp.ones(2))
-    assert tko.get_ema(state, jnp.ones(2)).tolist() == [1, 1]
+    assert training.get_ema(state, jnp.ones(2)).tolist() == [1, 1]
 
 
 def test_a_schedule_that_begins_with_1_leaves_the_average_finite() -> None:
-    tx = tko.chain(tko.params_ema(lambda t: jnp.where(t < 2, 1.0, 0.5)), tko.sgd(0.1))
+    tx = tko.chain(training.params_ema(lambda t: jnp.where(t < 2, 1.0, 0.5)), tko.sgd(0.1))
     with jax.debug_nans(True):
         history, states = train(tx, jnp.arange(1.0, 4.0), 4)
-    np.testing.assert_array_equal(tko.get_ema(states[2], history[2]), history[2])
-    np.testing.assert_allclose(tko.get_ema(states[4], history[4]), (history[3] + 2 * history[4]) / 3, rtol=2e-6)
+    np.testing.assert_array_equal(training.get_ema(states[2], history[2]), history[2])
+    np.testing.assert_allclose(training.get_ema(states[4], history[4]), (history[3] + 2 * history[4]) / 3, rtol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["0.5", "the plain mean"])
 def test_the_decay_may_be_injected(name: str) -> None:
     decay = DECAYS[name]
-    tx = tko.chain(tko.sgd(0.1), tko.inject_hyperparams(tko.params_ema)(decay))
+    tx = tko.chain(tko.sgd(0.1), tko.inject_hyperparams(training.params_ema)(decay))
     history, (*_, state) = train(tx, cases.arrays(), 3)
-    found = tko.get_ema(state, history[-1])["w"]
+    found = training.get_ema(state, history[-1])["w"]
     np.testing.assert_allclose(found, expected([p["w"] for p in history], decay), rtol=2e-6)
 
 
 def test_what_masked_leaves_out_is_taken_from_the_params() -> None:
-    tx = tko.chain(tko.sgd(0.1), tko.masked(tko.params_ema(0.5), lambda p: jax.tree.map(lambda x: x.ndim > 1, p)))
+    tx = tko.chain(tko.sgd(0.1), tko.masked(training.params_ema(0.5), lambda p: jax.tree.map(lambda x: x.ndim > 1, p)))
     history, (*_, state) = train(tx, cases.model(), 3)
-    average, *layers = (model.mlp.layers[0] for model in (tko.get_ema(state, history[-1]), *history))
+    average, *layers = (model.mlp.layers[0] for model in (training.get_ema(state, history[-1]), *history))
     assert average.bias is layers[-1].bias
     np.testing.assert_allclose(average.weight, expected([layer.weight for layer in layers], 0.5), rtol=2e-6)
 
@@ -193,7 +196,7 @@ def test_what_masked_leaves_out_is_taken_from_the_params() -> None:
 @needs("flax.nnx.as_pure")
 def test_in_flax_s_optimizer_for_its_params_and_its_model() -> None:
     model: Any = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
-    optimizer: Any = nnx.Optimizer(model, tko.chain(tko.params_ema(0.5), tko.sgd(0.5)), wrt=nnx.Param)
+    optimizer: Any = nnx.Optimizer(model, tko.chain(training.params_ema(0.5), tko.sgd(0.5)), wrt=nnx.Param)
     history = [nnx.as_pure(nnx.state(model, nnx.Param))]
     for _ in range(3):
         optimizer.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
@@ -201,18 +204,18 @@ def test_in_flax_s_optimizer_for_its_params_and_its_model() -> None:
     wanted = [expected([p[key] for p in history], 0.5) for key in ("bias", "kernel")]
     pairs = [(optimizer.opt_state, x) for x in (model, nnx.state(model, nnx.Param))]
     for state, params in [*pairs, (nnx.as_pure(optimizer.opt_state), history[-1])]:
-        average = tko.get_ema(state, params)
+        average = training.get_ema(state, params)
         assert type(average) is type(params)
         for x, y in zip(jax.tree.leaves(average), wanted, strict=True):
             np.testing.assert_allclose(x, y, rtol=2e-6)
     with pytest.raises(ValueError, match="params"):
-        tko.get_ema(optimizer.opt_state, {"x": jnp.ones(2)})
+        training.get_ema(optimizer.opt_state, {"x": jnp.ones(2)})
 
 
 def test_of_an_ensemble_each_member_has_its_average() -> None:
     members = {"w": jnp.ones((3, 3))}
-    states = jax.vmap(tko.params_ema(0.5).init)(members)
-    assert not tk.tree_diff(jax.vmap(tko.get_ema)(states, members), members)
+    states = jax.vmap(training.params_ema(0.5).init)(members)
+    assert not tk.tree_diff(jax.vmap(training.get_ema)(states, members), members)
 
 
 # --------------------------------------------------------------------------------------------------- schedule_free
@@ -237,7 +240,7 @@ def test_params_to_evaluate_with_keep_their_dtypes_and_are_optax_where_that_work
 SCHEDULE_FREE: dict[str, Callable[[Any], Any]] = {
     "chains": lambda tx: tko.chain(tko.clip(9.0), optax.chain(tx)),
     "named_chain": lambda tx: tko.named_chain(("clip", tko.clip(9.0)), ("tx", tx)),
-    "averaged": lambda tx: tko.chain(tx, tko.params_ema(0.5), tko.monitor({"norm": optax.tree.norm})),
+    "averaged": lambda tx: tko.chain(tx, training.params_ema(0.5), tko.monitor({"norm": optax.tree.norm})),
     "conditional": lambda tx: tko.conditionally_mask(tx, lambda step: step % 2 == 0),
     "rounds": lambda tx: tko.MultiSteps(tx, 2),
     "injected": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tko.scale(scale), tx))(1.0),

@@ -1,4 +1,4 @@
-"""Codes of 8 bits, and the state of optimizers in them: dtype_preserving(tx, state_dtype={"mu": jnp.int8, ...})."""
+"""Codes of 8 bits, and the state of optimizers in them: store_state(tx, state_dtype={"mu": jnp.int8, ...})."""
 
 import itertools
 from collections.abc import Callable
@@ -17,10 +17,11 @@ from tests.optax.cases import run, same_bits
 from tests.releases import enable_x64, has
 from tests.saved import through_orbax
 from treekit import optax as tko
+from treekit import training
 from treekit._arrays.codes import Codes, is_codes
 from treekit._arrays.round import bits_of_key
-from treekit.optax._beyond.eight_bits import decode, encode
-from treekit.optax._beyond.precision import StochasticRoundingState
+from treekit.training._eight_bits import decode, encode
+from treekit.training._store import StochasticRoundingState
 
 # --------------------------------------------------------------------------------------------------- codes of numbers
 
@@ -113,7 +114,7 @@ PARAMS = {"b": jnp.ones(3), "w": jax.random.normal(jax.random.key(1), SHAPE)}
 
 
 def eight_bit(tx: Any, state_dtype: Any = CODES, **options: Any) -> Any:
-    return tko.dtype_preserving(tx, state_dtype=state_dtype, rounding="stochastic", **options)
+    return training.store_state(tx, state_dtype=state_dtype, rounding="stochastic", **options)
 
 
 def dtype_of(state: Any, name: str, key: str = "w") -> Any:
@@ -235,13 +236,13 @@ def test_what_is_small_or_not_named_is_not_in_codes(dtype: str) -> None:
     assert cases.signature(updates) == cases.signature(params)
     assert [dtype_of(after, name) for name in ("mu", "nu", "nu_max")] == ["int8", "bfloat16", "uint8"]
     assert [dtype_of(after, name, "b") for name in ("mu", "nu", "nu_max")] == ["float32", "bfloat16", "float32"]
-    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((updates, tko.decode_state(after))))
+    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((updates, training.decode_state(after))))
 
 
 def test_the_moments_are_right_on_average() -> None:
     params = jnp.zeros((256, 256))
     _, state = run(eight_bit(optax.scale_by_adam(b2=0.99)), params, jnp.full_like(params, 0.3), 200)
-    numbers = tko.decode_state(state).inner_state
+    numbers = training.decode_state(state).inner_state
     assert float(numbers.mu.mean()) == pytest.approx(0.3, rel=0.01)
     assert float(numbers.nu.mean()) == pytest.approx(0.09 * (1 - 0.99**200), rel=0.01)
     assert len(set(np.asarray(numbers.nu).ravel().tolist())) > 1
@@ -252,7 +253,7 @@ def test_the_moments_are_right_on_average() -> None:
 # divided by those of f32.
 MANY = 1e4
 UPDATES: dict[str, tuple[Callable[[Any], Any], tuple[float, float, float]]] = {
-    "f32": (tko.dtype_preserving, (1.3, 1.3, 1)),
+    "f32": (training.store_state, (1.3, 1.3, 1)),
     "int8, uint8": (eight_bit, (1.6, 2.6, 1.4)),
     "int8, bf16": (lambda tx: eight_bit(tx, {"mu": jnp.int8, "nu": jnp.bfloat16}), (1.2, 1.1, 1.02)),
     "bf16": (lambda tx: eight_bit(tx, jnp.bfloat16), (1.3, 1.3, 1.01)),
@@ -278,7 +279,7 @@ def test_updates_where_8_bits_usually_fail(name: str) -> None:
     hold, expected = UPDATES[name]
     largest = [sizes(hold, np.tile(np.logspace(*ends, 64, dtype="f"), (1_000, 1))).max() for ends in ((-6, 0), (2, 8))]
     fallen = np.repeat(np.array([1, 0.01], "f"), [1_000, 3_000])[:, None] * np.ones(64, "f")
-    last, of_f32 = (np.sqrt(np.mean(sizes(x, fallen)[-100:] ** 2)) for x in (hold, tko.dtype_preserving))
+    last, of_f32 = (np.sqrt(np.mean(sizes(x, fallen)[-100:] ** 2)) for x in (hold, training.store_state))
     assert np.minimum([*largest, last / of_f32], MANY) == pytest.approx(expected, rel=0.1)
 
 
@@ -286,17 +287,17 @@ def test_a_state_in_codes_is_decoded_and_encoded_again() -> None:
     params = cases.cast(PARAMS, jnp.bfloat16)
     tx = tko.MultiSteps(eight_bit(tko.adam(0.1)), 2)
     _, state = run(tx.gradient_transformation(), params, params, 6)
-    numbers = tko.decode_state(state)
-    assert dtype_of(numbers, "mu") == "float32" and same_bits(tko.decode_state(numbers), numbers)
+    numbers = training.decode_state(state)
+    assert dtype_of(numbers, "mu") == "float32" and same_bits(training.decode_state(numbers), numbers)
     for known in (numbers, state):
-        assert same_bits(tko.encode_state(known, tx.init(params)), state)
+        assert same_bits(training.encode_state(known, tx.init(params)), state)
 
 
 def test_a_run_goes_on_from_f32_to_codes_and_back() -> None:
-    wide, narrow = tko.dtype_preserving(tko.adam(0.1), rounding="stochastic"), eight_bit(tko.adam(0.1))
+    wide, narrow = training.store_state(tko.adam(0.1), rounding="stochastic"), eight_bit(tko.adam(0.1))
     _, state = run(wide, PARAMS, PARAMS, 5)
-    _, state = run(narrow, PARAMS, PARAMS, 1, tko.encode_state(state, narrow.init(PARAMS)))
-    _, state = run(wide, PARAMS, PARAMS, 1, tko.decode_state(state))
+    _, state = run(narrow, PARAMS, PARAMS, 1, training.encode_state(state, narrow.init(PARAMS)))
+    _, state = run(wide, PARAMS, PARAMS, 1, training.decode_state(state))
     expected = optax.tree.get(run(wide, PARAMS, PARAMS, 7)[1], "nu")["w"]
     np.testing.assert_allclose(optax.tree.get(state, "nu")["w"], expected, rtol=0.3)
 
@@ -315,7 +316,7 @@ def test_graft_never_casts_codes() -> None:
     """Neither to numbers nor to codes of another dtype: it says so."""
     narrow, plain = eight_bit(tko.adam(0.1)), tko.adam(0.1)
     _, old = run(narrow, PARAMS, PARAMS, 5)
-    for new, other in ((plain, old), (narrow, tko.decode_state(old).inner_state)):
+    for new, other in ((plain, old), (narrow, training.decode_state(old).inner_state)):
         fresh = new.init(PARAMS)
         got, _ = tk.graft(fresh, other, cast=True, strict=False)
         moments, untouched = optax.tree.get(got, "nu"), optax.tree.get(fresh, "nu")
@@ -341,11 +342,11 @@ BETWEEN: dict[str, Callable[[Any], Any]] = {
 def test_one_inside_another_is_found(between: str) -> None:
     make = BETWEEN[between]
     for outer, inner in itertools.product(MEAN_TO_STORE, repeat=2):
-        tx = tko.dtype_preserving(make(tko.dtype_preserving(tko.adam(0.1), **inner)), **outer)
-        with pytest.raises(TypeError, match="dtype_preserving"):
+        tx = training.store_state(make(training.store_state(tko.adam(0.1), **inner)), **outer)
+        with pytest.raises(TypeError, match="store_state"):
             tx.init(PARAMS)
-    alone = make(tko.dtype_preserving(tko.adam(0.1)))
-    assert jax.tree.leaves(tko.dtype_preserving(alone, state_dtype=jnp.float32).init(PARAMS))
+    alone = make(training.store_state(tko.adam(0.1)))
+    assert jax.tree.leaves(training.store_state(alone, state_dtype=jnp.float32).init(PARAMS))
 
 
 def test_integers_that_the_transformation_has_of_its_own_are_no_codes() -> None:
@@ -356,7 +357,7 @@ def test_integers_that_the_transformation_has_of_its_own_are_no_codes() -> None:
 
     tx = eight_bit(optax.GradientTransformation(init, optax.identity().update), {"moment.**": jnp.int8})
     _, state = run(tx, PARAMS, PARAMS, 2)
-    numbers = tko.decode_state(state).inner_state
+    numbers = training.decode_state(state).inner_state
     assert (state.inner_state["moment"]["w"].dtype, numbers["moment"]["w"].dtype) == (jnp.int8, jnp.float32)
     flags = init(PARAMS)["flags"]
     assert same_bits(state.inner_state["flags"], flags) and same_bits(numbers["flags"], flags)
@@ -366,7 +367,7 @@ def test_codes_say_what_they_are() -> None:
     tx = eight_bit(tko.adam(0.1))
     codes: Codes = optax.tree.get(tx.init(PARAMS), "nu")["w"]
     assert (codes.shape, codes.dtype, codes.bits, codes.sharding) == (SHAPE, jnp.uint8, 8, codes.codes.sharding)
-    row = next(row for row in tko.summary(tx, PARAMS).rows if row.path == "w")
+    row = next(row for row in training.summary(tx, PARAMS).rows if row.path == "w")
     assert [(x.name, x.dtype, x.bytes) for x in row.state] == [("mu", "int8", 5120), ("nu", "uint8", 5120)]
 
 

@@ -14,6 +14,7 @@ from tests.optax import cases
 from tests.releases import P
 from tests.trees import FLOAT
 from treekit import optax as tko
+from treekit import training
 
 
 def sgd(o: Any) -> Any:
@@ -55,13 +56,13 @@ def test_read_and_changed_while_training(name: str, o: Any) -> None:
 
     jitted = jax.jit(step)
     for rate in (0.5, 0.25, jnp.float32(0.125), np.float64(2.0), 1):
-        new = state if rate == 0.5 else tko.set_hyperparams(state, {key: rate})
-        assert float(tko.get_hyperparams(new)[key]) == rate
+        new = state if rate == 0.5 else training.set_hyperparams(state, {key: rate})
+        assert float(training.get_hyperparams(new)[key]) == rate
         assert cases.signature(new) == cases.signature(state)
-        cases.assert_close(tko.set_hyperparams(state, learning_rate=rate), new)
+        cases.assert_close(training.set_hyperparams(state, learning_rate=rate), new)
         updates, state = jitted(grads, new)
         assert {float(x.min()) for x in jax.tree.leaves(updates)} == {-float(rate)}
-        assert float(tko.get_hyperparams(state)[key]) == rate
+        assert float(training.get_hyperparams(state)[key]) == rate
     assert traces == 1
 
 
@@ -77,18 +78,18 @@ OTHER = "inner_states.b.inner_state.learning_rate"
 
 
 def rates(state: Any) -> dict[str, float]:
-    return {key: float(x) for key, x in tko.get_hyperparams(state).items()}
+    return {key: float(x) for key, x in training.get_hyperparams(state).items()}
 
 
 @pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
 def test_one_of_several_is_named_by_its_key(o: Any) -> None:
     state = groups(o).init(cases.arrays())
     assert rates(state) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
-    assert rates(tko.set_hyperparams(state, learning_rate=1.0)) == {KEYS[0]: 1.0, KEYS[1]: 0.75, OTHER: 1.0}
-    both = tko.set_hyperparams(state, {OTHER: 2.0}, learning_rate=1.0, momentum=0.5)
+    assert rates(training.set_hyperparams(state, learning_rate=1.0)) == {KEYS[0]: 1.0, KEYS[1]: 0.75, OTHER: 1.0}
+    both = training.set_hyperparams(state, {OTHER: 2.0}, learning_rate=1.0, momentum=0.5)
     assert rates(both) == {KEYS[0]: 1.0, KEYS[1]: 0.5, OTHER: 2.0}
-    assert rates(tko.set_hyperparams(both, tko.get_hyperparams(state))) == rates(state)
-    assert rates(state) == rates(tko.set_hyperparams(state, {})) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
+    assert rates(training.set_hyperparams(both, training.get_hyperparams(state))) == rates(state)
+    assert rates(state) == rates(training.set_hyperparams(state, {})) == {KEYS[0]: 0.5, KEYS[1]: 0.75, OTHER: 0.25}
 
 
 def test_keys_that_read_alike_are_written_out() -> None:
@@ -100,14 +101,14 @@ def test_keys_that_read_alike_are_written_out() -> None:
 def test_in_flax_s_optimizer_and_in_its_state() -> None:
     model: Any = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
     optimizer: Any = nnx.Optimizer(model, tko.chain(tko.clip(1.0), sgd(tko)), wrt=nnx.Param)
-    optimizer.opt_state = tko.set_hyperparams(optimizer.opt_state, learning_rate=2.0)
+    optimizer.opt_state = training.set_hyperparams(optimizer.opt_state, learning_rate=2.0)
     assert rates(optimizer.opt_state) == {"1.learning_rate": 2.0}
     before = model.bias[...] + 0
     optimizer.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
     assert float(before[0] - model.bias[0]) == 2.0
     state = nnx.state(optimizer)
     assert rates(state) == {"opt_state.1.learning_rate": 2.0}
-    nnx.update(optimizer, tko.set_hyperparams(state, learning_rate=3.0))
+    nnx.update(optimizer, training.set_hyperparams(state, learning_rate=3.0))
     assert rates(optimizer) == {"opt_state.1.learning_rate": 3.0}
     # A checkpoint that was restored without the classes.
     assert rates(nnx.to_pure_dict(nnx.state(optimizer))) == {"opt_state.1.learning_rate": 3.0}
@@ -121,36 +122,36 @@ def injected(value: Any, o: Any = tko, **options: Any) -> Any:
 @pytest.mark.parametrize(("old", "value"), [(3, 4), (3, jnp.int32(4)), (jnp.bfloat16(0.5), 0.25), (0.5, 1)])
 def test_dtype_and_weak_type_are_kept(old: Any, value: Any) -> None:
     state = injected(old, optax)
-    new = tko.set_hyperparams(state, n=value)
+    new = training.set_hyperparams(state, n=value)
     assert cases.signature(new) == cases.signature(state)
     assert new.hyperparams["n"] == value
-    inside = jax.jit(lambda state, value: tko.set_hyperparams(state, n=value))(state, value)
+    inside = jax.jit(lambda state, value: training.set_hyperparams(state, n=value))(state, value)
     assert cases.signature(inside) == cases.signature(state)
 
 
 def test_a_python_number_that_was_written_into_the_state() -> None:
     state: Any = sgd(tko).init(jnp.ones(2))
     state.hyperparams["learning_rate"] = 0.75
-    new = tko.set_hyperparams(state, learning_rate=0.25).hyperparams["learning_rate"]
+    new = training.set_hyperparams(state, learning_rate=0.25).hyperparams["learning_rate"]
     assert (new.dtype, new.weak_type, float(new)) == (FLOAT, True, 0.25)
 
 
 def test_a_value_for_each_member_of_an_ensemble_or_one_for_all() -> None:
     tx = sgd(tko)
     state = jax.vmap(lambda _: tx.init(jnp.ones(2)))(jnp.arange(3))
-    one = tko.get_hyperparams(tko.set_hyperparams(state, learning_rate=0.25))["learning_rate"]
+    one = training.get_hyperparams(training.set_hyperparams(state, learning_rate=0.25))["learning_rate"]
     assert one.tolist() == [0.25, 0.25, 0.25]
-    each = tko.set_hyperparams(state, learning_rate=jnp.array([1.0, 2.0, 3.0]))
-    assert tko.get_hyperparams(each)["learning_rate"].tolist() == [1.0, 2.0, 3.0]
+    each = training.set_hyperparams(state, learning_rate=jnp.array([1.0, 2.0, 3.0]))
+    assert training.get_hyperparams(each)["learning_rate"].tolist() == [1.0, 2.0, 3.0]
     with pytest.raises(TypeError, match=r"f32\[2\]"):
-        tko.set_hyperparams(state, learning_rate=jnp.ones(2, jnp.float32))
+        training.set_hyperparams(state, learning_rate=jnp.ones(2, jnp.float32))
 
 
 def test_the_sharding_is_kept() -> None:
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.sharding.NamedSharding(mesh, P())
     state = jax.device_put(sgd(tko).init(jnp.ones(2)), sharding)
-    new = tko.get_hyperparams(tko.set_hyperparams(state, learning_rate=0.25))["learning_rate"]
+    new = training.get_hyperparams(training.set_hyperparams(state, learning_rate=0.25))["learning_rate"]
     assert new.sharding == sharding and new.committed
 
 
@@ -177,12 +178,12 @@ CANNOT_BECOME: list[tuple[Any, list[Any]]] = [
 def test_a_number_that_the_dtype_cannot_hold_is_refused(state: Any, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(TypeError, match=r"\bn\b"):
-            tko.set_hyperparams(state, n=value)
+            training.set_hyperparams(state, n=value)
 
 
 def test_infinity_and_a_nan_that_is_not_known_are_meant() -> None:
-    assert tko.set_hyperparams(injected(0.1), n=np.inf).hyperparams["n"] == np.inf
-    assert jnp.isnan(jax.jit(lambda x: tko.set_hyperparams(injected(0.1), n=x).hyperparams["n"])(jnp.nan))
+    assert training.set_hyperparams(injected(0.1), n=np.inf).hyperparams["n"] == np.inf
+    assert jnp.isnan(jax.jit(lambda x: training.set_hyperparams(injected(0.1), n=x).hyperparams["n"])(jnp.nan))
 
 
 @pytest.mark.parametrize("restore", [lambda state: state, pure], ids=["by class", "restored"])
@@ -190,8 +191,8 @@ def test_a_rate_that_follows_a_schedule_is_not_set_but_the_others_are(restore: A
     state = restore(groups(optax, cases.schedule).init(cases.arrays()))
     for values, by_name in (({OTHER: 1.0}, {}), ({}, {"learning_rate": 1.0})):
         with pytest.raises(ValueError, match=OTHER):
-            tko.set_hyperparams(state, values, **by_name)
-    assert rates(tko.set_hyperparams(state, {KEYS[0]: 1.0}))[KEYS[0]] == 1.0
+            training.set_hyperparams(state, values, **by_name)
+    assert rates(training.set_hyperparams(state, {KEYS[0]: 1.0}))[KEYS[0]] == 1.0
 
 
 def look_alike(count: Any) -> Any:
@@ -202,7 +203,7 @@ def look_alike(count: Any) -> Any:
 
 NOT_INJECTED: dict[str, Callable[[Any], Any]] = {
     "adam": lambda params: tko.adam(0.1).init(params),
-    "params_ema": lambda params: tko.params_ema(0.9).init(params),
+    "params_ema": lambda params: training.params_ema(0.9).init(params),
     "in a dict with the params": lambda params: {"params": params, "state": tko.adam(0.1).init(params)},
     "restored": lambda params: pure(optax.adam(0.1).init(params)),
 }
@@ -221,7 +222,7 @@ def test_only_those_of_the_optimizer_are_found_beside_such_params(factory: Any, 
     params = look_alike(jnp.ones(()))
     state = restore(tko.chain(tko.clip(1.0), tko.inject_hyperparams(factory, only="learning_rate")(0.25)).init(params))
     assert rates(state) == {"1.learning_rate": 0.25}
-    new = tko.set_hyperparams(state, learning_rate=0.5)
+    new = training.set_hyperparams(state, learning_rate=0.5)
     changed = [x for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True) if not (x == y).all()]
     assert [float(x) for x in changed] == [0.25]
     assert rates(new) == {"1.learning_rate": 0.5}
@@ -231,10 +232,12 @@ GIVEN = jnp.float32(0.125)
 # States in which one array was given for two of their leaves.
 SHARED: dict[str, Callable[[Any], Any]] = {
     "given to init": lambda state: state,
-    "by name": lambda state: tko.set_hyperparams(state, learning_rate=GIVEN),
-    "one for the other": lambda state: tko.set_hyperparams(state, {OTHER: tko.get_hyperparams(state)[KEYS[0]]}),
-    "committed": lambda state: tko.set_hyperparams(jax.device_put(state, jax.devices()[0]), learning_rate=GIVEN),
-    "inside jit": lambda state: jax.jit(tko.set_hyperparams)(state, learning_rate=GIVEN),
+    "by name": lambda state: training.set_hyperparams(state, learning_rate=GIVEN),
+    "one for the other": lambda state: training.set_hyperparams(
+        state, {OTHER: training.get_hyperparams(state)[KEYS[0]]}
+    ),
+    "committed": lambda state: training.set_hyperparams(jax.device_put(state, jax.devices()[0]), learning_rate=GIVEN),
+    "inside jit": lambda state: jax.jit(training.set_hyperparams)(state, learning_rate=GIVEN),
     "tree.set": lambda state: tko.tree.set(state, learning_rate=GIVEN),
 }
 

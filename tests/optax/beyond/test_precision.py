@@ -15,20 +15,21 @@ from tests.optax import cases
 from tests.optax.cases import same_bits
 from tests.releases import enable_x64
 from treekit import optax as tko
+from treekit import training
 
 BF16, F32 = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32)
 MU_NU: Any = {"mu": jnp.bfloat16, "nu": jnp.float32}
-by_name: Any = functools.partial(tko.dtype_preserving, state_dtype=MU_NU)
+by_name: Any = functools.partial(training.store_state, state_dtype=MU_NU)
 
 
 def stochastic(tx: Any, **options: Any) -> Any:
-    return tko.dtype_preserving(tx, rounding="stochastic", **options)
+    return training.store_state(tx, rounding="stochastic", **options)
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
-    "dtype_preserving": lambda tx: tko.dtype_preserving(tx),
-    "of_filtered": lambda tx: tko.dtype_preserving(tko.filtered(tx)),
-    "f32": lambda tx: tko.dtype_preserving(tx, state_dtype=jnp.float32),
+    "dtype_preserving": lambda tx: training.store_state(tx),
+    "of_filtered": lambda tx: training.store_state(tko.filtered(tx)),
+    "f32": lambda tx: training.store_state(tx, state_dtype=jnp.float32),
 }
 ROUNDED: dict[str, Callable[[Any], Any]] = {
     "stochastic": stochastic,
@@ -40,7 +41,7 @@ ROUNDED: dict[str, Callable[[Any], Any]] = {
 CELLS = [
     *cases.cells(WRAPPERS, 1, whole=("dtype_preserving",), every=3),
     *cases.cells(ROUNDED, 0, whole=("stochastic",), every=9),
-    *[(tko.dtype_preserving, name, "bf16_f32_grads") for name in ("adam", "radam", "amsgrad", "rmsprop", "yogi")],
+    *[(training.store_state, name, "bf16_f32_grads") for name in ("adam", "radam", "amsgrad", "rmsprop", "yogi")],
     *[(by_name, "adamw", kind) for kind in ("bf16_f32_grads", "c64", "eqx_raw")],
     *[(functools.partial(by_name, rounding="stochastic"), "adamw", kind) for kind in ("bf16", "mixed", "nnx")],
     *[(stochastic, name, "bf16") for name in ("muon", "adafactor", "lbfgs", "backtracking")],
@@ -66,7 +67,7 @@ def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     ],
 )
 def test_by_name_or_by_pattern(names: Any, mu: str, nu: str, trace: str) -> None:
-    tx = tko.dtype_preserving(optax.chain(optax.scale_by_adam(), optax.trace(0.9)), state_dtype=names)
+    tx = training.store_state(optax.chain(optax.scale_by_adam(), optax.trace(0.9)), state_dtype=names)
     params = {"w": jnp.ones(3, jnp.float32)}
     state = tx.init(params)
     _, after = jax.jit(tx.update)(params, state, params)
@@ -80,7 +81,7 @@ def test_by_name_or_by_pattern(names: Any, mu: str, nu: str, trace: str) -> None
     ids=["named", "without key paths"],
 )
 def test_a_param_with_the_name_of_an_accumulator_is_not_taken_for_it(params: Any) -> None:
-    tx = tko.dtype_preserving(optax.chain(optax.clip(1.0), optax.scale_by_adam()), state_dtype=MU_NU)
+    tx = training.store_state(optax.chain(optax.clip(1.0), optax.scale_by_adam()), state_dtype=MU_NU)
     mu, nu = (jax.tree.leaves(x) for x in tx.init(params)[1][1:])
     assert ({x.dtype for x in mu}, {x.dtype for x in nu}) == ({jnp.dtype(jnp.bfloat16)}, {F32})
 
@@ -88,7 +89,7 @@ def test_a_param_with_the_name_of_an_accumulator_is_not_taken_for_it(params: Any
 def test_a_hyperparameter_is_found_by_its_path() -> None:
     params = {"learning_rate": jnp.ones(2)}
     names = {"hyperparams.learning_rate": jnp.bfloat16}
-    tx = tko.dtype_preserving(tko.inject_hyperparams(tko.adam)(0.1), state_dtype=names)
+    tx = training.store_state(tko.inject_hyperparams(tko.adam)(0.1), state_dtype=names)
     state: Any = tx.init(params)
     assert state.hyperparams["learning_rate"].dtype == jnp.bfloat16 and state.hyperparams["b1"].dtype == F32
     assert dtypes(state, "mu") == {"float32"}
@@ -99,7 +100,7 @@ def test_a_hyperparameter_is_found_by_its_path() -> None:
 @pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("state_dtype", [float, {"mu": np.float64, "nu": "float64"}])
 def test_a_dtype_of_64_bits_is_what_jax_makes_of_it(state_dtype: Any, x64: bool) -> None:
-    tx = tko.dtype_preserving(tko.adam(0.1), state_dtype=state_dtype)
+    tx = training.store_state(tko.adam(0.1), state_dtype=state_dtype)
     with enable_x64(x64):
         params = {"w": jnp.ones(2, jnp.float32)}
         _, state = tx.update(params, tx.init(params), params)
@@ -108,7 +109,7 @@ def test_a_dtype_of_64_bits_is_what_jax_makes_of_it(state_dtype: Any, x64: bool)
 
 def test_it_computes_in_f32() -> None:
     """The new first moment is rounded once, where bf16 arithmetic would round each term."""
-    tx = tko.dtype_preserving(optax.trace(0.9), state_dtype={"trace": jnp.bfloat16})
+    tx = training.store_state(optax.trace(0.9), state_dtype={"trace": jnp.bfloat16})
     grads = jnp.asarray(np.linspace(0.1, 1, 50), jnp.float32)
     _, state = tx.update(grads, tx.init(grads))
     updates, state = tx.update(grads, state)
@@ -118,7 +119,7 @@ def test_it_computes_in_f32() -> None:
 
 
 def test_a_group_of_a_partition_may_be_empty() -> None:
-    adam = tko.dtype_preserving(tko.adam(0.1), state_dtype=MU_NU)
+    adam = training.store_state(tko.adam(0.1), state_dtype=MU_NU)
     tx = tko.partition({"a": adam, "none": adam, "b": tko.sgd(0.1)}, {"w": "a", "b": "b"})
     params = cases.arrays()
     state = tx.init(params)
@@ -129,7 +130,7 @@ def test_a_group_of_a_partition_may_be_empty() -> None:
 def test_a_python_number_in_the_state_has_no_dtype() -> None:
     """As users set a hyperparameter: it has the dtype of its array from the next update on."""
     for names in ({"mu": jnp.bfloat16, "**.learning_rate": jnp.float32}, jnp.float32):
-        tx: Any = tko.dtype_preserving(tko.inject_hyperparams(tko.adam)(0.1), state_dtype=names)
+        tx: Any = training.store_state(tko.inject_hyperparams(tko.adam)(0.1), state_dtype=names)
         params = {"w": jnp.ones(2)}
         state = tx.init(params)
         state.hyperparams["learning_rate"] = 0.5
@@ -155,7 +156,7 @@ def test_it_computes_under_strict_promotion(name: str, dtype: Any, rounding: Any
     params = {"w": jnp.linspace(-1, 1, 40).astype(dtype)}
 
     def two_steps() -> Any:
-        tx = tko.dtype_preserving(make(), state_dtype=state_dtype, rounding=rounding)
+        tx = training.store_state(make(), state_dtype=state_dtype, rounding=rounding)
         updates, state = tx.update(params, tx.init(params), params)
         return tx.update(updates, state, params)
 
@@ -169,7 +170,7 @@ def test_it_computes_under_strict_promotion(name: str, dtype: Any, rounding: Any
 def test_averages_and_sums_of_gradients_stay_in_float32(state_dtype: Any, rounding: Any) -> None:
     """An average of bf16 cannot move, and a sum of many gradients loses them."""
     sums = tko.MultiSteps(optax.sgd(0.1, momentum=0.9), 2).gradient_transformation()
-    tx = tko.dtype_preserving(tko.chain(sums, tko.params_ema(0.999)), state_dtype=state_dtype, rounding=rounding)
+    tx = training.store_state(tko.chain(sums, training.params_ema(0.999)), state_dtype=state_dtype, rounding=rounding)
     for dtype in (jnp.float32, jnp.bfloat16):
         params = {"w": jnp.ones(3, dtype)}
         state = tx.init(params)
@@ -186,12 +187,12 @@ BY_NAME: list[Any] = [{"mu": None}, {"mu": jnp.int16}, {"mu": jnp.int4}]
 @pytest.mark.parametrize("state_dtype", FOR_ALL + BY_NAME)
 def test_what_is_not_a_dtype_of_a_state_is_refused(state_dtype: Any) -> None:
     with pytest.raises(TypeError, match="state_dtype"):
-        tko.dtype_preserving(optax.adam(0.1), state_dtype=state_dtype, rounding="stochastic")
+        training.store_state(optax.adam(0.1), state_dtype=state_dtype, rounding="stochastic")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float32"])
 def test_complex_moments_keep_their_dtype_next_to_those_that_change(dtype: str) -> None:
-    tx = tko.dtype_preserving(tko.adam(0.1), state_dtype={"mu": dtype}, rounding="stochastic")
+    tx = training.store_state(tko.adam(0.1), state_dtype={"mu": dtype}, rounding="stochastic")
     params = {"w": jnp.ones(2, jnp.complex64), "b": jnp.ones(5_000, jnp.bfloat16)}
     assert dtypes(tx.init(params), "mu") == {"complex64", dtype}
 
@@ -208,8 +209,8 @@ def test_a_second_moment_decays() -> None:
     """Gradients of 1, then of 0.01: in f32 the second moment falls; in bf16, to nearest, it never does."""
     params, ones = jnp.zeros((16, 64), jnp.bfloat16), jnp.ones((16, 64), jnp.bfloat16)
     txs = {
-        "nearest": tko.dtype_preserving(optax.adam(1e-3)),
-        "f32": tko.dtype_preserving(optax.adam(1e-3), state_dtype=jnp.float32),
+        "nearest": training.store_state(optax.adam(1e-3)),
+        "f32": training.store_state(optax.adam(1e-3), state_dtype=jnp.float32),
         "stochastic": stochastic(optax.adam(1e-3)),
         "stochastic, float16": stochastic(optax.adam(1e-3), state_dtype="float16"),
     }
@@ -225,7 +226,7 @@ def test_state_in_f32_is_computed_in_f32() -> None:
     """The state is that of f32 params and gradients, to the bit."""
     params = cases.arrays(jnp.bfloat16)
     grads = cases.cast(cases.gradient(params), jnp.bfloat16)
-    held = run(tko.dtype_preserving(optax.adamw(0.01), state_dtype=jnp.float32), params, grads, 20)
+    held = run(training.store_state(optax.adamw(0.01), state_dtype=jnp.float32), params, grads, 20)
     wide = run(tko.adamw(0.01), cases.cast(params, F32), cases.cast(grads, F32), 20)
     assert same_bits(held, wide)
 
@@ -234,7 +235,7 @@ def test_a_hyperparameter_in_the_state_is_not_narrowed() -> None:
     """In bf16, b2 = 0.999 would be 1, and the first update NaN."""
     params = cases.arrays()
     for rounding in ("nearest", "stochastic"):
-        tx = tko.dtype_preserving(tko.inject_hyperparams(optax.adam)(0.1), state_dtype=jnp.bfloat16, rounding=rounding)
+        tx = training.store_state(tko.inject_hyperparams(optax.adam)(0.1), state_dtype=jnp.bfloat16, rounding=rounding)
         updates, state = tx.update(params, tx.init(params), params)
         assert optax.tree.get(state, "b2").dtype == F32
         assert optax.tree.get(state, "mu")["w"].dtype == BF16

@@ -12,6 +12,7 @@ import pytest
 import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
+from treekit import training
 
 
 def rate_of(x: Any) -> float:
@@ -39,7 +40,7 @@ RATES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("kind", ["f32", "none", "legacy", "eqx_raw", "nnx", "mixed", "int_key"])
 def test_each_leaf_has_its_rate(name: str, kind: str) -> None:
     params = cases.make(kind)
-    tx = tko.scale_by_tree(RATES[name](params))
+    tx = training.scale_by_tree(RATES[name](params))
     grads = cases.grads_of(kind, params)
     state = tx.init(params)
     updates, after = eqx.filter_jit(tx.update)(grads, state, params)
@@ -53,13 +54,13 @@ def test_each_leaf_has_its_rate(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["eqx_raw", "bf16_f32_grads"])
 def test_laws(kind: str) -> None:
-    tx = tko.MultiSteps(tko.chain(tko.sgd(0.1), tko.scale_by_tree(by_rank)), 2)
+    tx = tko.MultiSteps(tko.chain(tko.sgd(0.1), training.scale_by_tree(by_rank)), 2)
     cases.check_laws(tx.gradient_transformation(), kind, steps=2)
 
 
 def test_a_schedule_is_called_with_the_number_of_updates() -> None:
     params = cases.arrays()
-    tx = tko.scale_by_tree({"w": lambda count: 1.0 + count, "b": 2.0})
+    tx = training.scale_by_tree({"w": lambda count: 1.0 + count, "b": 2.0})
     state = tx.init(params)
     for rate in (1.0, 2.0, 3.0):
         updates, state = tx.update(params, state, params)
@@ -69,7 +70,7 @@ def test_a_schedule_is_called_with_the_number_of_updates() -> None:
 def test_a_rate_covers_a_subtree_and_none_leaves_it() -> None:
     params = {"body": {"w": jnp.ones(2), "b": jnp.ones(2)}, "head": jnp.ones(2), "rest": [jnp.ones(2)]}
     for rates, expected in (({"body": 0.5, "head": 2, "rest": None}, [0.5, 0.5, 2, 1]), (0.5, [0.5] * 4)):
-        tx: Any = tko.scale_by_tree(rates)
+        tx: Any = training.scale_by_tree(rates)
         updates, _ = tx.update(params, tx.init(params))
         assert [float(x[0]) for x in jax.tree.leaves(updates)] == expected
 
@@ -87,19 +88,19 @@ def test_injected_rates_are_passed_on(name: str) -> None:
     params = cases.make("eqx_raw")
     grads = cases.gradient(params)
     rates = INJECTED[name](params)
-    plain, tx = tko.scale_by_tree(rates), tko.inject_hyperparams(tko.scale_by_tree)(rates)
+    plain, tx = training.scale_by_tree(rates), tko.inject_hyperparams(training.scale_by_tree)(rates)
     state = tx.init(params)
-    assert tko.get_hyperparams(state) == {}
+    assert training.get_hyperparams(state) == {}
     cases.assert_close(tx.update(grads, state, params)[0], plain.update(grads, plain.init(params), params)[0])
 
 
 def test_integer_updates_times_a_rate_are_floats() -> None:
     params = {"w": jnp.ones(2)}
-    tx = tko.scale_by_tree({"w": 0.5})
+    tx = training.scale_by_tree({"w": 0.5})
     updates, _ = tx.update({"w": jnp.array([5, 10])}, tx.init(params), params)
     assert updates["w"].tolist() == [2.5, 5.0]
 
 
 def test_the_count_of_an_optimizer_is_found_beside_its_own() -> None:
-    tx = tko.chain(tko.adam(0.1), tko.scale_by_tree({"w": 1.0, "b": 0.5}))
+    tx = tko.chain(tko.adam(0.1), training.scale_by_tree({"w": 1.0, "b": 0.5}))
     assert int(optax.tree.get(tx.init(cases.arrays()), "count")) == 0

@@ -12,6 +12,7 @@ import pytest
 
 from tests.optax import cases
 from treekit import optax as tko
+from treekit import training
 from treekit._base.key_path import flatten_with_names
 
 PARAMS: Any = {
@@ -49,9 +50,9 @@ GROUPS = [(0.001, 0.0001, "")] * 2 + [SGD, ZERO]
 
 @pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
 def test_groups_show_their_rates_and_what_does_not_move(o: Any) -> None:
-    found = tko.summary(groups(o), PARAMS)
+    found = training.summary(groups(o), PARAMS)
     assert seen(found) == GROUPS and [row.bytes for row in found.rows] == [18, 36, 0, 0]
-    assert str(found) == str(tko.summary(groups(o), jax.eval_shape(lambda: PARAMS)))
+    assert str(found) == str(training.summary(groups(o), jax.eval_shape(lambda: PARAMS)))
     first = found.rows[0]
     assert (first.path, first.type, first.shape, first.dtype) == ("body.b", "f32[3]", (3,), "float32")
     assert first.state[0][:3] == ("mu", "inner_states.adamw.inner_state.0.mu.body.b", "bfloat16")
@@ -60,20 +61,20 @@ def test_groups_show_their_rates_and_what_does_not_move(o: Any) -> None:
 WRAPPED: dict[str, Any] = {
     "injected": lambda tx: tko.inject_hyperparams(lambda scale: tko.chain(tx, tko.scale(scale)))(1.0),
     "of_optax": lambda tx: optax.MultiSteps(tx, 2).gradient_transformation(),
-    "stochastic": lambda tx: tko.dtype_preserving(tx, rounding="stochastic"),
+    "stochastic": lambda tx: training.store_state(tx, rounding="stochastic"),
 }
 
 
 @pytest.mark.table
 @pytest.mark.parametrize("name", WRAPPED)
 def test_wrapped_in_whatever_way(name: str) -> None:
-    assert seen(tko.summary(WRAPPED[name](groups(tko)), PARAMS)) == GROUPS
+    assert seen(training.summary(WRAPPED[name](groups(tko)), PARAMS)) == GROUPS
 
 
 @pytest.mark.parametrize("kind", ["node", "eqx_raw", "nnx", "bf16", "c64", "int_key"])
 def test_every_kind_of_params(kind: str) -> None:
     model = cases.make(kind)
-    found = tko.summary(tko.chain(tko.trace(0.9), tko.scale(-0.25)), model)
+    found = training.summary(tko.chain(tko.trace(0.9), tko.scale(-0.25)), model)
     paths = dict(flatten_with_names(model))
     for row in found.rows:
         leaf = paths[row.path]
@@ -91,7 +92,7 @@ def test_a_warm_up_is_zero_in_the_first_step_and_a_later_state_shows_a_later_one
     tx = tko.MultiSteps(tko.sgd(lambda count: 0.25 * count), k)
     state = tx.init(PARAMS)
     for i in range(3):
-        rows = tko.summary(tx, PARAMS, state).rows
+        rows = training.summary(tx, PARAMS, state).rows
         assert {(row.step, row.note) for row in rows} == {(0.25 * i, "" if i else "0 in the first step")}
         for _ in range(k):
             _, state = tx.update(PARAMS, state, PARAMS)
@@ -102,7 +103,7 @@ def test_a_warm_up_is_zero_in_the_first_step_and_a_later_state_shows_a_later_one
 def test_a_step_is_known_where_that_without_a_gradient_is_not_finite(tx: Any) -> None:
     ones = jax.tree.map(jnp.ones_like, PARAMS)
     updates, _ = tx.update(ones, tx.init(ones), ones)
-    rows = tko.summary(tx, PARAMS).rows
+    rows = training.summary(tx, PARAMS).rows
     assert [row.step for row in rows] == pytest.approx([-float(jnp.mean(x)) for x in jax.tree.leaves(updates)])
     assert {(row.decay, row.note) for row in rows} == {(None, "is not finite without a gradient")}
 
@@ -147,7 +148,7 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
 @pytest.mark.usefixtures("nans")
 @pytest.mark.parametrize("make, body, others", SEEN.values(), ids=SEEN)
 def test_rows_say_what_was_seen(make: Callable[[], Any], body: Seen, others: Seen) -> None:
-    found = tko.summary(make(), PARAMS)
+    found = training.summary(make(), PARAMS)
     assert seen(found) == [body] * 2 + [others] * 2
     assert found.totals["unmoved"] == 2 * (body == ZERO) + 2 * (others == ZERO)
     assert body[2] in str(found)
@@ -160,27 +161,27 @@ def test_a_random_share_of_the_gradient_is_random(key: Any) -> None:
         return jax.tree.map(lambda x: x * factors, updates), state
 
     tx = optax.GradientTransformation(lambda params: key(0), update)
-    (row,) = tko.summary(tx, jnp.ones(3)).rows
+    (row,) = training.summary(tx, jnp.ones(3)).rows
     assert (row.decay, row.note) == (0.0, "random")
 
 
 def test_the_loss_of_a_search_is_of_what_has_a_gradient() -> None:
-    rows = tko.summary(tko.lbfgs(), {"n": jnp.arange(2), "w": jnp.ones(2)}).rows
+    rows = training.summary(tko.lbfgs(), {"n": jnp.arange(2), "w": jnp.ones(2)}).rows
     assert [row.note for row in rows] == ["has no gradient", "depends on the loss"]
 
 
 def test_from_a_state_of_training() -> None:
     tx = tko.chain(tko.inject_hyperparams(tko.sgd)(0.5, momentum=0.5))
     _, state = tx.update(PARAMS, tx.init(PARAMS), PARAMS)
-    found = tko.summary(tx, PARAMS, tko.set_hyperparams(state, learning_rate=0.125))
+    found = training.summary(tx, PARAMS, training.set_hyperparams(state, learning_rate=0.125))
     assert seen(found)[2][:2] == (0.125, 0.0625)  # the momentum shows as decay
     assert found.totals["shared_bytes"] == 12
 
 
 def test_decay_is_unknown_where_a_given_state_has_copies_of_other_params() -> None:
     tx = tko.contrib.schedule_free_sgd(0.5)
-    assert {row.decay for row in tko.summary(tx, PARAMS).rows} == {0.0}
-    assert {row.decay for row in tko.summary(tx, PARAMS, tx.init(PARAMS)).rows} == {None}
+    assert {row.decay for row in training.summary(tx, PARAMS).rows} == {0.0}
+    assert {row.decay for row in training.summary(tx, PARAMS, tx.init(PARAMS)).rows} == {None}
 
 
 # -------------------------------------------------------------------------------- steps that depend on more, or fail
@@ -191,15 +192,15 @@ def test_what_needs_something_else_says_what() -> None:
         return updates, state
 
     tx = optax.GradientTransformationExtraArgs(lambda params: {"mine": jnp.ones(2)}, update)
-    (note,) = {row.note for row in tko.summary(tx, PARAMS).rows}
+    (note,) = {row.note for row in training.summary(tx, PARAMS).rows}
     assert note.startswith("fails: TypeError: ") and "'hessian'" in note
 
 
 def test_a_round_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treekit.optax._beyond.summary._MOST_MINI_STEPS", 4)
-    (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 5), {"w": jnp.ones(2)}).rows
+    monkeypatch.setattr("treekit.training._summary._MOST_MINI_STEPS", 4)
+    (row,) = training.summary(tko.MultiSteps(tko.sgd(0.5), 5), {"w": jnp.ones(2)}).rows
     assert (row.step, row.note) == (None, "fails: ValueError: MultiSteps took no step in 4 mini-steps")
-    (row,) = tko.summary(tko.MultiSteps(tko.sgd(0.5), 4), {"w": jnp.ones(2)}).rows
+    (row,) = training.summary(tko.MultiSteps(tko.sgd(0.5), 4), {"w": jnp.ones(2)}).rows
     assert (row.step, row.note) == (0.5, "")
 
 
@@ -209,7 +210,7 @@ def test_an_init_that_takes_no_placeholder_and_params_without_a_path() -> None:
         return {"w": jnp.zeros(jnp.shape(params)), "n": 0}
 
     tx = optax.GradientTransformation(init, lambda updates, state, params=None: (updates, state))
-    (found,) = tko.summary(tx, jnp.ones(3)).rows[0].state
+    (found,) = training.summary(tx, jnp.ones(3)).rows[0].state
     assert (found.name, found.bytes) == ("w", 12)
 
 
@@ -219,13 +220,13 @@ def test_an_init_that_takes_no_placeholder_and_params_without_a_path() -> None:
 def test_alike_subtrees_are_one_row() -> None:
     x = jnp.ones(2, jnp.float32)
     model = {"a": [x, x], "b": {"c": {"d": x, "e": jnp.ones((2, 2), jnp.float32)}, "f": x.astype(jnp.bfloat16)}}
-    lines = str(tko.summary(tko.sgd(0.5), model)).splitlines()
+    lines = str(training.summary(tko.sgd(0.5), model)).splitlines()
     assert [re.split(r"\s{2,}", line)[:2] for line in lines[1:-1]] == [
         ["a", "f32, 2 leaves, 4 numbers"],
         ["b.c", "f32, 2 leaves, 6 numbers"],
         ["b.f", "bf16[2]"],
     ]
-    assert str(tko.summary(tko.sgd(0.5), x)).splitlines()[1].startswith("(all)  f32[2]  0.5   0 ")
+    assert str(training.summary(tko.sgd(0.5), x)).splitlines()[1].startswith("(all)  f32[2]  0.5   0 ")
 
 
 class Config: ...
@@ -233,7 +234,7 @@ class Config: ...
 
 def test_leaves_that_are_not_parameters_are_listed_as_what_they_are() -> None:
     model = {"c": Config(), "f": jnp.tanh, "i": jnp.arange(3), "k": jax.random.key(0), "n": None, "s": "a", "x": 0.5}
-    found = tko.summary(tko.adam(0.5), {"model": model, "w": jnp.ones(2)})
+    found = training.summary(tko.adam(0.5), {"model": model, "w": jnp.ones(2)})
     assert [(row.path.removeprefix("model."), row.type, row.note) for row in found.rows] == [
         ("c", "Config", "not a parameter"),
         ("i", "i32[3]", "has no gradient"),
@@ -249,15 +250,15 @@ def test_leaves_that_are_not_parameters_are_listed_as_what_they_are() -> None:
 
 def test_nothing_to_optimize() -> None:
     for model in ({}, {"f": jnp.tanh}, {"f": None}):
-        found = tko.summary(tko.sgd(0.5), model)
+        found = training.summary(tko.sgd(0.5), model)
         assert found.rows == ()
         assert str(found).splitlines()[1].startswith("leaves: 0, unmoved: 0;")
 
 
 def test_a_long_table_is_cut() -> None:
     model = {f"{i:02}": jnp.float32(i) for i in range(60)}
-    tx = tko.scale_by_tree({key: float(i) for i, key in enumerate(model)})
-    found = tko.summary(tx, model)
+    tx = training.scale_by_tree({key: float(i) for i, key in enumerate(model)})
+    found = training.summary(tx, model)
     assert len(found.rows) == 60
     lines = str(found).splitlines()
     assert len(lines) == 53 and lines[-2] == "… and 10 more rows"
@@ -267,13 +268,13 @@ def test_in_a_terminal_what_does_not_move_is_highlighted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    tko.summary(groups(tko), PARAMS).show()
+    training.summary(groups(tko), PARAMS).show()
     shown = capsys.readouterr().out.splitlines()
     assert [line.partition(" ")[0] for line in shown] == ["\033[1mleaf", "body", "head", "\033[33mscale", "leaves:"]
 
 
 def test_in_a_notebook_it_is_a_table() -> None:
     model = {"w": jnp.ones(3, jnp.bfloat16), "c": Config(), "<b>": jnp.ones(2)}
-    html = tko.summary(tko.sgd(0.5), model)._repr_html_()
+    html = training.summary(tko.sgd(0.5), model)._repr_html_()
     assert html.count("<tr>") == 4 and html.count("<th ") == 7
     assert ">&lt;b&gt;</td>" in html and ">Config</td>" in html and html.endswith("shared by all leaves: 0</p>")

@@ -18,6 +18,7 @@ from tests.releases import keys
 from tests.saved import through_orbax
 from tests.trees import identical
 from treekit import optax as tko
+from treekit import training
 
 
 def labels(params: Any) -> Any:
@@ -31,8 +32,8 @@ def multi_steps(tx: Any) -> Any:
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "multi_steps_of_masked": lambda tx: multi_steps(tko.masked(tx, cases.mask_of)),
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
-    "dtype_preserving": lambda tx: tko.dtype_preserving(tx, state_dtype=jnp.float32),
-    "stochastic": lambda tx: tko.dtype_preserving(tx, rounding="stochastic"),
+    "dtype_preserving": lambda tx: training.store_state(tx, state_dtype=jnp.float32),
+    "stochastic": lambda tx: training.store_state(tx, rounding="stochastic"),
     "partition": lambda tx: tko.partition({"a": tx, "b": optax.sgd(0.1, momentum=0.9)}, labels),
     "inject": lambda tx: tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(cases.schedule),
     "multi_steps": multi_steps,

@@ -13,6 +13,7 @@ import pytest
 
 from tests.optax import cases
 from treekit import optax as tko
+from treekit import training
 
 
 def arrays() -> Any:
@@ -23,7 +24,7 @@ def arrays() -> Any:
 NAMES = ("sgd_scheduled", "adafactor", "novograd", "clipped", "lbfgs_no_search", "prodigy")
 TRANSFORMATIONS: dict[str, Callable[[Any], Any]] = {
     **{name: cases.OPTIMIZERS[name] for name in NAMES},
-    "filtered": lambda o: optax.adam(0.1) if o is optax else tko.dtype_preserving(tko.filtered(optax.adam(0.1))),
+    "filtered": lambda o: optax.adam(0.1) if o is optax else training.store_state(tko.filtered(optax.adam(0.1))),
     "masked": lambda o: o.masked(o.adam(0.1), cases.mask_of),
     "partition": lambda o: o.partition({True: o.adam(0.1), False: o.sgd(0.1)}, cases.mask_of),
     "inject": lambda o: o.inject_hyperparams(o.adamw)(0.1),

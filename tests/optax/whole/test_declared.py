@@ -11,6 +11,7 @@ import pytest
 
 import treekit as tk
 from treekit import optax as tko
+from treekit import training
 
 
 @tk.node
@@ -50,8 +51,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "freeze": lambda: tko.chain(tko.adamw(0.1), tko.freeze(NONE)),
     "selective_transform": lambda: tko.selective_transform(tko.adamw(0.1), freeze_mask=NONE),
     "MultiSteps": lambda: tko.MultiSteps(tko.adamw(0.1), 1),
-    "average": lambda: tko.chain(tko.adamw(0.1), tko.params_ema(0.5)),
-    "state_dtype": lambda: tko.dtype_preserving(tko.adamw(0.1), state_dtype={"mu": jnp.bfloat16}),
+    "average": lambda: tko.chain(tko.adamw(0.1), training.params_ema(0.5)),
+    "state_dtype": lambda: training.store_state(tko.adamw(0.1), state_dtype={"mu": jnp.bfloat16}),
 }
 
 
@@ -75,15 +76,15 @@ def test_it_has_no_state_and_no_update(name: str) -> None:
 
 def test_it_does_not_count_in_global_norms_and_the_average_has_its_current_value() -> None:
     params = {"layer": Normed(jnp.ones(4), jnp.full(3, 100.0))}
-    tx = tko.chain(tko.clip_by_global_norm(1.0), tko.sgd(1.0), tko.params_ema(0.5))
+    tx = tko.chain(tko.clip_by_global_norm(1.0), tko.sgd(1.0), training.params_ema(0.5))
     updates, state = tx.update(params, tx.init(params), params)
     assert jnp.allclose(updates["layer"].weight, -0.5)
     now = {"layer": Normed(jnp.zeros(4), jnp.full(3, 7.0))}
-    assert (tko.get_ema(state, now)["layer"].mean == 7).all()
+    assert (training.get_ema(state, now)["layer"].mean == 7).all()
     assert (tko.incremental_update(now, params, 0.5)["layer"].mean == 7).all()
     assert (tko.incremental_update(now, params, 0.5)["layer"].weight == 0.5).all()
 
 
 def test_the_summary_says_so() -> None:
-    notes = {row.path: row.note for row in tko.summary(tko.adamw(0.1), {"layer": model()["layers"][0]}).rows}
+    notes = {row.path: row.note for row in training.summary(tko.adamw(0.1), {"layer": model()["layers"][0]}).rows}
     assert notes == {"layer.weight": "", "layer.mean": "trainable=False"}

@@ -18,6 +18,7 @@ from tests.optax import cases
 from tests.releases import keys
 from tests.trees import untyped
 from treekit import optax as tko
+from treekit import training
 
 WARM = 8  # steps, among them a round of MultiSteps, and one that skips
 STEPS = 12
@@ -68,8 +69,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "masked": lambda: tko.masked(rounds(), lambda p: jax.tree.map(lambda x: x.ndim > 1, p)),
     "conditionally_mask": lambda: tko.conditionally_mask(tko.adam(0.1), is_early),
     "conditionally_transform": lambda: tko.conditionally_transform(tko.adam(0.1), is_early),
-    "stochastic": lambda: tko.dtype_preserving(tko.adam(0.1), rounding="stochastic"),
-    "ema": lambda: tko.chain(tko.adam(0.1), tko.params_ema(0.9)),
+    "stochastic": lambda: training.store_state(tko.adam(0.1), rounding="stochastic"),
+    "ema": lambda: tko.chain(tko.adam(0.1), training.params_ema(0.9)),
 }
 
 

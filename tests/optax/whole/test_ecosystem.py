@@ -22,7 +22,7 @@ from flax import nnx
 from tests.optax import cases
 from tests.releases import keys
 from treekit import optax as tko
-from treekit import path_mask
+from treekit import path_mask, training
 
 X = jax.random.normal(jax.random.key(0), (32, 2), jnp.float32)
 Y = X[:, :1] * X[:, 1:]
@@ -120,7 +120,7 @@ def test_the_function_of_the_guide_takes_a_whole_step_for_nnx_optimizer() -> Non
     """
     in_nnx = function_of("from_flax.md", "in_nnx", jax=jax, jnp=jnp, optax=tko, plain=optax)
     adamw, key = tko.filtered(tko.adamw(1e-4), path_mask("kernel")), jax.random.key(0)
-    optimizer = tko.dtype_preserving(adamw, state_dtype=jnp.bfloat16, rounding="stochastic")
+    optimizer = training.store_state(adamw, state_dtype=jnp.bfloat16, rounding="stochastic")
     params = {"kernel": jnp.linspace(-1, 1, 128, dtype=jnp.bfloat16), "bias": jnp.ones(2, jnp.bfloat16)}
     state = optimizer.init(params)
     updates, after = in_nnx(optimizer).update(params, state, params, key=key)

@@ -18,6 +18,7 @@ from tests.optax import cases
 from tests.releases import nnx_list
 from tests.trees import Twig
 from treekit import optax as tko
+from treekit import training
 
 
 def as_dict() -> Any:
@@ -91,7 +92,7 @@ WRAPPED: dict[str, Callable[[Any, Any, Any], Any]] = {  # for a mask that is Tru
     "nested": lambda mask, labels, rates: tko.partition(
         {"norm": tko.freeze(mask), "rest": tko.chain(tko.freeze(mask), tko.sgd(1.0))}, labels
     ),
-    "rates": lambda mask, labels, rates: tko.chain(tko.sgd(1.0), tko.scale_by_tree(rates)),
+    "rates": lambda mask, labels, rates: tko.chain(tko.sgd(1.0), training.scale_by_tree(rates)),
 }
 
 

@@ -3,7 +3,7 @@
 import jax
 
 import treekit as tk
-from treekit import optax
+from treekit import optax, training
 
 
 @tk.node
@@ -30,11 +30,11 @@ def wrappers(model: Model) -> None:
     optax.masked(decays, optax.adam(1e-3))  # both
     optax.masked(optax.adam(1e-3), "bias")  # neither: a mask is a tree of any class, and str is one
     optax.partition([optax.adam(1e-3)], "a")  # both
-    optax.dtype_preserving(optax.adam(1e-3), rounding="random")  # both
+    training.store_state(optax.adam(1e-3), rounding="random")  # both
     optax.MultiSteps(optax.adam(1e-3), 2.5)  # both
     optax.inject_hyperparams(optax.adam(1e-3))  # pyright
     optax.inject_hyperparams(optax.adam)(learning_rat=1e-3)  # neither: any argument may be a schedule instead
-    optax.params_ema("0.99")  # both
+    training.params_ema("0.99")  # both
     optax.monitor({"norm": "norm"})  # pyright
     optax.conditionally_mask(optax.adam(1e-3), True)  # both
 

@@ -3,7 +3,7 @@
 import jax
 
 import treekit as tk
-from treekit import optax
+from treekit import optax, training
 from treekit.testing import check_transformation
 
 
@@ -37,7 +37,7 @@ def steps(model: Model, grads: Model, x: jax.Array) -> None:
     optax.apply_updates(model, grads, key=0)  # both
     grads = optax.apply_updates(state, grads)  # pyright
     optax.apply_gradients(grads, adam, state, model)  # both
-    optax.set_hyperparams(state, 0.1)  # both
-    optax.summary(model, adam)  # both
-    optax.get_ema(model, state).weight  # pyright
+    training.set_hyperparams(state, 0.1)  # both
+    training.summary(model, adam)  # both
+    training.get_ema(model, state).weight  # pyright
     check_transformation(model, adam)  # both

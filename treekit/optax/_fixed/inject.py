@@ -66,7 +66,7 @@ def inject_hyperparams(
 
     Returns:
         A function with the signature of `inner_factory`; the state of the transformation that it returns is an
-        `optax.InjectStatefulHyperparamsState`. `treekit.optax.get_hyperparams` and `set_hyperparams` read and change
+        `optax.InjectStatefulHyperparamsState`. `training.get_hyperparams` and `set_hyperparams` read and change
         its hyperparameters. If `jax_numpy_dtype_promotion` is "strict" and the dtypes of hyperparameters and params
         differ, those of less than 32 bits are cast to float32 for the update, and so are the gradients and the state.
 

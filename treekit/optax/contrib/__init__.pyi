@@ -27,7 +27,7 @@ from optax.contrib import ScheduleFreeState as ScheduleFreeState
 from optax.contrib import SophiaState as SophiaState
 from optax.contrib import SplitRealAndImaginaryState as SplitRealAndImaginaryState
 
-from treekit.optax._beyond.average import schedule_free_eval_params as schedule_free_eval_params
+from treekit.optax._fixed.schedule_free import schedule_free_eval_params as schedule_free_eval_params
 from treekit.optax._names import factories as _ours
 
 acprop: Final = _ours.chained(_optax.acprop)

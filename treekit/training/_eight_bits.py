@@ -75,7 +75,7 @@ def decode(codes: Shaped[Array, "*shape"]) -> Float32[Array, "*shape"]:
     if not is_code_dtype(codes.dtype):
         raise TypeError(
             f"codes are arrays of int8 or uint8, found {codes.dtype}: to cast a state, as by jax.tree.map, loses "
-            "what its codes stand for. Convert them with treekit.optax.decode_state first"
+            "what its codes stand for. Convert them with training.decode_state first"
         )
     form = _FORMATS[np.dtype(codes.dtype)]
     number = codes.astype(jnp.int32)
@@ -133,7 +133,7 @@ def _encode(x: Any, noise: Integer[Array, "*shape"], dtype: Any) -> Array:
 def decode_state(state: OptState) -> Any:
     """Return a state with the numbers that its 8-bit codes stand for, in f32.
 
-    `dtype_preserving(tx, state_dtype={"mu": jnp.int8, "nu": jnp.uint8}, rounding="stochastic")` stores moments in
+    `store_state(tx, state_dtype={"mu": jnp.int8, "nu": jnp.uint8}, rounding="stochastic")` stores moments in
     codes. In its state they are `Codes`; everything else is returned unchanged.
 
     Args:
@@ -143,12 +143,12 @@ def decode_state(state: OptState) -> Any:
         A tree of the same containers, with an array instead of each `Codes`. An optimizer without codes can use it.
 
     >>> import jax.numpy as jnp
-    >>> from treekit import optax
+    >>> from treekit import optax, training
     >>> names = {"mu": jnp.int8, "nu": jnp.uint8}
-    >>> optimizer = optax.dtype_preserving(optax.adam(0.1), state_dtype=names, rounding="stochastic")
+    >>> optimizer = training.store_state(optax.adam(0.1), state_dtype=names, rounding="stochastic")
     >>> params = jnp.ones((64, 64))
     >>> _, state = optimizer.update(params, optimizer.init(params), params)
-    >>> state.inner_state[0].mu.dtype, optax.decode_state(state).inner_state[0].mu.dtype
+    >>> state.inner_state[0].mu.dtype, training.decode_state(state).inner_state[0].mu.dtype
     (dtype('int8'), dtype('float32'))
     """
 
@@ -175,13 +175,13 @@ def encode_state(state: OptState, like: T) -> T:
         ValueError: the structures or the shapes differ; the message lists the differences.
 
     >>> import jax.numpy as jnp
-    >>> from treekit import optax
+    >>> from treekit import optax, training
     >>> params = jnp.ones((64, 64))
-    >>> wide = optax.dtype_preserving(optax.adam(0.1), rounding="stochastic")
+    >>> wide = training.store_state(optax.adam(0.1), rounding="stochastic")
     >>> names = {"mu": jnp.int8, "nu": jnp.uint8}
-    >>> narrow = optax.dtype_preserving(optax.adam(0.1), state_dtype=names, rounding="stochastic")
+    >>> narrow = training.store_state(optax.adam(0.1), state_dtype=names, rounding="stochastic")
     >>> _, state = wide.update(params, wide.init(params), params)
-    >>> optax.encode_state(state, narrow.init(params)).inner_state[0].mu.dtype
+    >>> training.encode_state(state, narrow.init(params)).inner_state[0].mu.dtype
     dtype('int8')
     """
     numbers, like_numbers = decode_state(state), decode_state(like)

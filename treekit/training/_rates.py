@@ -51,9 +51,10 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
             key path. Both are raised by `init` and `update`.
 
     >>> import jax.numpy as jnp
-    >>> from treekit import optax
+    >>> from treekit import optax, training
     >>> params = {"body": {"w": jnp.ones(2), "b": jnp.ones(2)}, "head": jnp.ones(2)}
-    >>> optimizer = optax.chain(optax.sgd(1.0), optax.scale_by_tree({"body": 0.125, "head": lambda count: 0.5**count}))
+    >>> rates = {"body": 0.125, "head": lambda count: 0.5**count}
+    >>> optimizer = optax.chain(optax.sgd(1.0), training.scale_by_tree(rates))
     >>> updates, state = optimizer.update(params, optimizer.init(params), params)
     >>> updates["body"]["w"], updates["head"]
     (Array([-0.125, -0.125], dtype=float32), Array([-1., -1.], dtype=float32))

@@ -1,4 +1,4 @@
-"""`dtype_preserving`: preserve dtypes in any transformation, and choose the dtype and rounding of its state.
+"""`store_state`: choose the dtype and the rounding of a transformation's state.
 
 In which dtypes is state stored, how is it rounded, and what are its 8-bit codes?
 """
@@ -25,12 +25,12 @@ from treekit._base.patterns import is_match
 from treekit._base.predicates import has_gradient, is_narrow
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit.optax._beyond.eight_bits import decode_state, encode, is_code_dtype
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.preserve import like_updates, preserving
 from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, map_state
 from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
+from treekit.training._eight_bits import decode_state, encode, is_code_dtype
 
 # One dtype for all floating-point state, or one for each accumulator, by name or by pattern. To mypy, a dict with names
 # and patterns has keys of type object.
@@ -57,11 +57,11 @@ class StochasticRoundingState(NamedTuple):
 
 
 @overload
-def dtype_preserving(
+def store_state(
     inner: TransformationLike, *, state_dtype: StateDtype = None, rounding: Literal["stochastic"], seed: int = 0
 ) -> GradientTransformation[StochasticRoundingState]: ...
 @overload
-def dtype_preserving(
+def store_state(
     inner: GradientTransformation[S] | TransformationLike,
     *,
     state_dtype: StateDtype = None,
@@ -69,21 +69,21 @@ def dtype_preserving(
     seed: int = 0,
 ) -> GradientTransformation[S]: ...
 @overload
-def dtype_preserving(
+def store_state(
     inner: TransformationLike,
     *,
     state_dtype: StateDtype = None,
     rounding: Literal["nearest", "stochastic"],
     seed: int = 0,
 ) -> GradientTransformation[Any]: ...
-def dtype_preserving(
+def store_state(
     inner: TransformationLike,
     *,
     state_dtype: StateDtype = None,
     rounding: Literal["nearest", "stochastic"] = "nearest",
     seed: int = 0,
 ) -> GradientTransformation[Any]:
-    """Preserve dtypes, weak types and structure of a transformation's state, whatever the dtypes of the gradients.
+    """Choose the dtype in which the state of a transformation is stored, and how it is rounded.
 
     `init` makes weak types strong. `update` returns every leaf of the state in the dtype that it had before, and every
     update in the wider of its gradient's and its param's dtype. So scan and cond accept the state, and jit traces once.
@@ -94,7 +94,7 @@ def dtype_preserving(
 
     In 8 bits, moments are stored as codes: `state_dtype={"mu": jnp.int8, "nu": jnp.uint8}`. A code consists of the
     upper bits of the f32, so there is no scale. In the state, each array of codes is a node, `Codes`, with one leaf;
-    `treekit.optax.decode_state` returns the numbers. int8 is for moments with a sign, from 4.7e-9 to 14; uint8 for
+    `training.decode_state` returns the numbers. int8 is for moments with a sign, from 4.7e-9 to 14; uint8 for
     those that are never negative, from 1.7e-17 to 192. You say the sign: docs/eight_bits.md has those of Optax's
     optimizers. Larger numbers are stored as the largest. Inf, NaN, and negative numbers in uint8 become NaN. Arrays of
     fewer than 4,096 elements are stored in f32.
@@ -121,7 +121,7 @@ def dtype_preserving(
 
     Raises:
         TypeError: `state_dtype` is not a floating-point dtype of 16 bits or more, or, by name, int8 or uint8; `seed` is
-            not an int. Or, raised by `init`, `inner` contains another `dtype_preserving` with a `state_dtype` or with
+            not an int. Or, raised by `init`, `inner` contains another `store_state` with a `state_dtype` or with
             stochastic rounding. Or, raised by `update`, `inner` changes the structure of the state or of the updates
             (the message lists the differences), or the state was made with another `state_dtype`.
         ValueError: `rounding` has another value, or is "nearest" with int8 or uint8. Or, raised by `init`, an entry of
@@ -130,7 +130,7 @@ def dtype_preserving(
 
     >>> import jax.numpy as jnp
     >>> import optax
-    >>> tx = dtype_preserving(optax.radam(1e-3))
+    >>> tx = store_state(optax.radam(1e-3))
     >>> params = jnp.ones(2, jnp.bfloat16)
     >>> state = tx.init(params)
     >>> _, new_state = tx.update(jnp.ones(2, jnp.float32), state, params)
@@ -141,7 +141,7 @@ def dtype_preserving(
     core = core_of(inner)
     if state_dtype is None and rounding == "nearest":
         return at_boundary(core)
-    own = f"dtype_preserving(state_dtype={describe_value(state_dtype)}, rounding={rounding!r})"
+    own = f"store_state(state_dtype={describe_value(state_dtype)}, rounding={rounding!r})"
     if rounding == "nearest":
         return at_boundary(_store(core, state_dtype, own))
     return at_boundary(_round(core, {} if state_dtype is None else state_dtype, seed, own))
@@ -211,7 +211,7 @@ def _round(inner: Core, state_dtype: StateDtype, seed: int, own: str) -> Core:
             raise StateError(
                 "rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
                 f"{type(state).__name__}. Put one that was made without it into init(params)._replace(inner_state=...)"
-                ", and convert it with optax.encode_state if state_dtype has codes"
+                ", and convert it with training.encode_state if state_dtype has codes"
             )
         _check_state(state.inner_state, state_dtype, updates if params is None else params)
         wide = widen(updates), widen(decode_state(state.inner_state)), widen(params)
@@ -233,7 +233,7 @@ def _rounded(old: Any, new: Any, random_bits: Any) -> Any:
 
 
 def _init_inside(init: Callable[[Any], Any], params: Params, own: str) -> Any:
-    """Call the `init` inside; raise a TypeError if another `dtype_preserving`, named by `_OUTER`, called this one."""
+    """Call the `init` inside; raise a TypeError if another `store_state`, named by `_OUTER`, called this one."""
     if outer := _OUTER.get():
         raise TypeError(
             f"{own} is inside {outer}, and both would decide how one state is stored. Give state_dtype to one of them: "
@@ -269,8 +269,8 @@ def _check_state(state: OptState, state_dtype: StateDtype, params: Params) -> No
             wanted = "no codes" if dtype is None else dtype
             raise StateError(
                 f"this state has {x.dtype} at {path}, where this transformation stores {wanted}. Make it again with "
-                "init, or cast it: to codes with optax.encode_state(state, optimizer.init(params)), from codes with "
-                "optax.decode_state"
+                "init, or cast it: to codes with training.encode_state(state, optimizer.init(params)), from codes with "
+                "training.decode_state"
             )
 
 

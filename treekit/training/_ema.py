@@ -1,7 +1,6 @@
-"""Averages of the params in the state: `params_ema` with `get_ema`, and those of schedule-free optimizers."""
+"""An average of the params in the state: `params_ema`, and `get_ema`, which returns it."""
 
 import functools
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -9,19 +8,17 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array
 
-from treekit._arrays.map import cast_tree_like
 from treekit._arrays.round import widen
-from treekit._base.describe import describe, describe_value
+from treekit._base.describe import describe_value
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
-from treekit._base.predicates import has_gradient, is_real_number, is_traced
-from treekit._base.tree import children_of
-from treekit._base.types import KeyPath, OptState, Params, PyTree, Updates
-from treekit._compare.prefix import flatten_updates
+from treekit._base.key_path import path_text
+from treekit._base.predicates import is_real_number, is_traced
+from treekit._base.types import OptState, Params, Updates
+from treekit.optax._fixed.schedule_free import UNCHANGING
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.releases import existing
-from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, is_hole
+from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32
+from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
 from treekit.optax._kernel.transformation import GradientTransformation
 
 T = TypeVar("T")
@@ -49,6 +46,7 @@ class ParamsEmaState(NamedTuple):
 
 
 AT_LEAST_FLOAT32[ParamsEmaState] = ("params_ema", "ema_next_weight", "ema_weight_sum")
+UNCHANGING.append(ParamsEmaState)
 
 
 def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[ParamsEmaState]:
@@ -78,14 +76,14 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
         TypeError: `decay` is neither a real number nor a schedule; or the schedule does not return a real number.
 
     >>> import jax.numpy as jnp
-    >>> from treekit import optax
-    >>> optimizer = optax.chain(optax.params_ema(0.5), optax.sgd(1.0))
+    >>> from treekit import optax, training
+    >>> optimizer = optax.chain(training.params_ema(0.5), optax.sgd(1.0))
     >>> params = jnp.zeros(2)
     >>> state = optimizer.init(params)
     >>> for _ in range(2):
     ...     updates, state = optimizer.update(-jnp.ones(2), state, params)
     ...     params = optax.apply_updates(params, updates)
-    >>> params, optax.get_ema(state, params).round(3)  # the params were 1 and then 2, which counts twice as much
+    >>> params, training.get_ema(state, params).round(3)  # the params were 1 and then 2, which counts twice as much
     (Array([2., 2.], dtype=float32), Array([1.667, 1.667], dtype=float32))
     """
     if not callable(decay):
@@ -154,25 +152,25 @@ def get_ema(state: OptState, params: T) -> T:
 
     >>> import jax
     >>> import jax.numpy as jnp
-    >>> from treekit import optax
+    >>> from treekit import optax, training
     >>> model = {"w": jnp.ones(2, jnp.bfloat16), "activation": jax.nn.relu}
-    >>> state = optax.params_ema(0.999).init(model)
-    >>> optax.get_ema(state, model)["w"]
+    >>> state = training.params_ema(0.999).init(model)
+    >>> training.get_ema(state, model)["w"]
     Array([1, 1], dtype=bfloat16)
     """
-    states = _find(state, ParamsEmaState)
+    states = states_in(state, ParamsEmaState)
     if not states:
-        order = ". The arguments are (state, params), in this order" if _find(params, ParamsEmaState) else ""
+        order = ". The arguments are (state, params), in this order" if states_in(params, ParamsEmaState) else ""
         raise ValueError(
-            f"the state has no average of the params: optax.chain(optimizer, optax.params_ema(0.999)) has one{order}"
+            f"the state has no average of the params: optax.chain(optimizer, training.params_ema(0.999)) has one{order}"
         )
     for path in states:
         if shape := shape_of(jtu.tree_leaves(states[path].ema_count)[0]):  # in nnx it is inside a variable
             raise ValueError(
                 f"params_ema at {path_text(path)} of the state has a count of shape {shape}, so it has several members "
-                "of an ensemble: call jax.vmap(optax.get_ema)(state, params)"
+                "of an ensemble: call jax.vmap(training.get_ema)(state, params)"
             )
-        for node, _ in _ancestors(state, path):
+        for node, _ in ancestors(state, path):
             if isinstance(node, optax.contrib.SAMState):
                 raise ValueError(
                     f"params_ema is at {path_text(path)} of the state, inside sam, which does not give it the params "
@@ -180,123 +178,6 @@ def get_ema(state: OptState, params: T) -> T:
                 )
     shares = {path: _total_and_share(ema)[1] for path, ema in states.items()}
     averages = {path: ema.params_ema for path, ema in states.items()}
-    return _replace(params, averages, "averages of the params", lambda path, x, param: _mix(shares[path], x, param))
-
-
-# States of wrappers that do not pass on the updates of the transformation inside; a step that
-# `conditionally_transform` skips passes on the gradients.
-_CHANGING: Any = (
-    optax.ConditionallyTransformState,
-    optax.LookaheadState,
-    optax.contrib.MechanicState,
-    optax.contrib.SAMState,
-    optax.contrib.ScheduleFreeState,
-    optax.contrib.SplitRealAndImaginaryState,
-    *existing(optax.contrib, "GaLoreState"),
-)
-_UNCHANGING: Any = (ParamsEmaState, *existing(optax, "MonitorState"))
-
-
-def schedule_free_eval_params(state: OptState, params: T) -> T:
-    """Return the params to evaluate with: `optax.contrib.schedule_free_eval_params` for raw models, preserving dtypes.
-
-    Args:
-        state: the state of an optimizer with `schedule_free`, `schedule_free_adamw` or `schedule_free_sgd` anywhere in
-            it: in a chain, in `MultiSteps`, in groups of a `partition`.
-        params: the params that are trained, or the raw model.
-
-    Returns:
-        A tree with the structure, shapes and dtypes of `params`. Only floating-point and complex arrays differ, in
-        groups only those of `schedule_free`.
-
-    Raises:
-        ValueError: the state has no `ScheduleFreeState`, or several for one leaf; another transformation follows it in
-            its chain, or a wrapper around it changes its updates; or `params` have another structure or other shapes.
-
-    Source: Defazio et al., The Road Less Scheduled, 2024.
-
-    >>> import jax.numpy as jnp
-    >>> from treekit import optax
-    >>> params = {"w": jnp.array([1.0, 2.0]), "name": "scale"}
-    >>> state = optax.chain(optax.clip(1.0), optax.contrib.schedule_free_sgd(0.1)).init(params)
-    >>> optax.contrib.schedule_free_eval_params(state, params)
-    {'name': 'scale', 'w': Array([1., 2.], dtype=float32)}
-    """
-    states = _find(state, optax.contrib.ScheduleFreeState)
-    if not states:
-        is_swapped = _find(params, optax.contrib.ScheduleFreeState)
-        order = ". The arguments are (state, params), in this order" if is_swapped else ""
-        raise ValueError(
-            "schedule_free_eval_params requires a ScheduleFreeState as input, or a state that has one, found "
-            f"{type(state).__name__} without one{order}"
-        )
-    for path in states:
-        for node, key in _ancestors(state, path):
-            children = children_of(node)
-            later = list(children.values())[list(children).index(key) + 1 :]
-            is_chain = type(node) in (tuple, list, OrderedDict)
-            if isinstance(node, _CHANGING):
-                where = f"inside a transformation that changes its updates ({type(node).__name__})"
-            elif is_chain and not all(isinstance(x, _UNCHANGING) for x in later):
-                where = "and another transformation follows it in its chain and may change its updates"
-            else:
-                continue
-            raise ValueError(
-                f"schedule_free is at {path_text(path)} of the state, {where}. The params then differ from those that "
-                "schedule_free computes. Put it outside, and last in its chain"
-            )
-
-    def evaluated(path: KeyPath, z: Any, param: Any) -> Any:
-        (b1,) = jtu.tree_leaves(states[path].b1)  # in nnx it is inside a variable
-        return (param - (1.0 - b1) * z) / b1
-
-    return _replace(params, {path: x.z for path, x in states.items()}, "states of schedule_free", evaluated)
-
-
-def _find(state: OptState, kind: type[Any]) -> dict[KeyPath, Any]:
-    """Return the states of one class, by key path."""
-    leaves = jtu.tree_flatten_with_path(state, is_leaf=lambda x: isinstance(x, kind))[0]
-    return {path: x for path, x in leaves if isinstance(x, kind)}
-
-
-def _ancestors(state: OptState, path: KeyPath) -> list[tuple[Any, Any]]:
-    """Return the nodes above a part of a state, each with the key of its child."""
-    nodes = [state]
-    for key in path:
-        nodes.append(children_of(nodes[-1])[key])
-    return list(zip(nodes, path, strict=False))
-
-
-def _replace(params: T, trees: dict[KeyPath, PyTree], what: str, value: Callable[[KeyPath, Any, Any], Any]) -> T:
-    """Replace each param of which one of the trees has an array by `value(path of that tree, array, param)`."""
-    leaves, treedef = jtu.tree_flatten(params)
-    replaced = set[int]()
-    for path, tree in trees.items():
-        parts = _parts(tree, params, f"{what} in the state")
-        for i, x in [(i, x) for i, x in enumerate(parts) if x is not None]:
-            if i in replaced:
-                paths = ", ".join(map(path_text, trees))
-                raise ValueError(f"the state has several {what}, at {paths}: pass the part that has the one you mean")
-            if not jtu.all_leaves([x]) or shape_of(x) != shape_of(leaves[i]):
-                raise ValueError(
-                    f"the {what} in the state do not fit the params: at {leaf_path_text(params, i)}, the params have "
-                    f"{describe(leaves[i])}, and the {what} {describe(x)}. Pass the params that are trained"
-                )
-            replaced.add(i)
-            if has_gradient(leaves[i]):
-                leaves[i] = value(path, x, leaves[i])
-    return cast_tree_like(params, treedef.unflatten(leaves))
-
-
-def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:
-    """Return what a tree like the params has for each of their leaves, None where it leaves them out."""
-
-    def none_for_placeholder(x: object) -> Any:
-        return None if is_hole(x) else x
-
-    if any(map(is_variable, jtu.tree_leaves((tree, params), is_leaf=is_variable))):  # they may be of other classes
-        by_name, names = dict(flatten_with_names(tree)), [name for name, _ in flatten_with_names(params)]
-        if by_name.keys() <= set(names):
-            return list(map(by_name.get, names))
-    tree = jtu.tree_map(none_for_placeholder, tree, is_leaf=is_hole)
-    return flatten_updates(jtu.tree_structure(params), tree, what)
+    return replace_params(
+        params, averages, "averages of the params", lambda path, x, param: _mix(shares[path], x, param)
+    )

@@ -1,0 +1,85 @@
+"""`schedule_free_eval_params`: the params to evaluate with, from a state with `schedule_free` anywhere in it."""
+
+from collections import OrderedDict
+from typing import Any, TypeVar
+
+import optax
+
+from treekit._base.jax import jtu
+from treekit._base.key_path import path_text
+from treekit._base.tree import children_of
+from treekit._base.types import KeyPath, OptState
+from treekit.optax._kernel.releases import existing
+from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
+
+T = TypeVar("T")
+
+# States of wrappers that do not pass on the updates of the transformation inside; a step that
+# `conditionally_transform` skips passes on the gradients.
+_CHANGING: Any = (
+    optax.ConditionallyTransformState,
+    optax.LookaheadState,
+    optax.contrib.MechanicState,
+    optax.contrib.SAMState,
+    optax.contrib.ScheduleFreeState,
+    optax.contrib.SplitRealAndImaginaryState,
+    *existing(optax.contrib, "GaLoreState"),
+)
+# Those that return the updates that they receive. Who makes another one adds its class.
+UNCHANGING: list[Any] = existing(optax, "MonitorState")
+
+
+def schedule_free_eval_params(state: OptState, params: T) -> T:
+    """Return the params to evaluate with: `optax.contrib.schedule_free_eval_params` for raw models, preserving dtypes.
+
+    Args:
+        state: the state of an optimizer with `schedule_free`, `schedule_free_adamw` or `schedule_free_sgd` anywhere in
+            it: in a chain, in `MultiSteps`, in groups of a `partition`.
+        params: the params that are trained, or the raw model.
+
+    Returns:
+        A tree with the structure, shapes and dtypes of `params`. Only floating-point and complex arrays differ, in
+        groups only those of `schedule_free`.
+
+    Raises:
+        ValueError: the state has no `ScheduleFreeState`, or several for one leaf; another transformation follows it in
+            its chain, or a wrapper around it changes its updates; or `params` have another structure or other shapes.
+
+    Source: Defazio et al., The Road Less Scheduled, 2024.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> params = {"w": jnp.array([1.0, 2.0]), "name": "scale"}
+    >>> state = optax.chain(optax.clip(1.0), optax.contrib.schedule_free_sgd(0.1)).init(params)
+    >>> optax.contrib.schedule_free_eval_params(state, params)
+    {'name': 'scale', 'w': Array([1., 2.], dtype=float32)}
+    """
+    states = states_in(state, optax.contrib.ScheduleFreeState)
+    if not states:
+        is_swapped = states_in(params, optax.contrib.ScheduleFreeState)
+        order = ". The arguments are (state, params), in this order" if is_swapped else ""
+        raise ValueError(
+            "schedule_free_eval_params requires a ScheduleFreeState as input, or a state that has one, found "
+            f"{type(state).__name__} without one{order}"
+        )
+    for path in states:
+        for node, key in ancestors(state, path):
+            children = children_of(node)
+            later = list(children.values())[list(children).index(key) + 1 :]
+            is_chain = type(node) in (tuple, list, OrderedDict)
+            if isinstance(node, _CHANGING):
+                where = f"inside a transformation that changes its updates ({type(node).__name__})"
+            elif is_chain and not all(isinstance(x, tuple(UNCHANGING)) for x in later):
+                where = "and another transformation follows it in its chain and may change its updates"
+            else:
+                continue
+            raise ValueError(
+                f"schedule_free is at {path_text(path)} of the state, {where}. The params then differ from those that "
+                "schedule_free computes. Put it outside, and last in its chain"
+            )
+
+    def evaluated(path: KeyPath, z: Any, param: Any) -> Any:
+        (b1,) = jtu.tree_leaves(states[path].b1)  # in nnx it is inside a variable
+        return (param - (1.0 - b1) * z) / b1
+
+    return replace_params(params, {path: x.z for path, x in states.items()}, "states of schedule_free", evaluated)

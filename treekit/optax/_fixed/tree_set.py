@@ -1,0 +1,68 @@
+"""`optax.tree.set`, which stores numbers as arrays."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+import optax
+from jax.core import Tracer
+
+from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, strengthen, unshared
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_array, is_real_number
+
+S = TypeVar("S")
+
+_optax_tree_set = optax.tree.set
+
+
+def tree_set(tree: S, filtering: Callable[[Any, Any], bool] | None = None, /, **kwargs: Any) -> S:
+    """Do what `optax.tree.set` does, and store numbers as arrays, so that a jitted step is not traced again.
+
+    Args:
+        tree: a state, or any other tree.
+        filtering: takes a key path and a value, and returns whether to replace it; by default all are replaced.
+        **kwargs: new values by key, field, or name of a NamedTuple. A Python number that replaces an array gets its
+            dtype, if that can represent it, and its sharding.
+
+    Returns:
+        A tree with the new values.
+
+    Raises:
+        KeyError: no value has this key, or `filtering` rejects those that have.
+
+    >>> from treekit import optax
+    >>> state = optax.inject_hyperparams(optax.sgd)(0.1).init({"w": 0.0})
+    >>> tree_set(state, learning_rate=1).hyperparams["learning_rate"]
+    Array(1., dtype=float32)
+    """
+    out: S = _optax_tree_set(tree, filtering, **kwargs)
+    olds, treedef = jtu.tree_flatten(tree)
+    news, new_treedef = jtu.tree_flatten(out)
+    if treedef == new_treedef:  # else a subtree was replaced by one of another structure
+        stored = unshared(map(_as_number_like, olds, news), jtu.tree_leaves(kwargs))  # for a step that donates them
+        out = treedef.unflatten(stored)
+    return out
+
+
+def _as_number_like(old: Any, new: Any) -> Any:
+    if is_array(new) or not (is_array(old) and is_real_number(new)):
+        return new
+    try:
+        return cast_into(old, new) if np.shape(old) == () else strengthen(new)
+    except (TypeError, OverflowError):  # a float for an int
+        return strengthen(new)
+
+
+def cast_into(old: Any, value: Any) -> Any:
+    """Return a value with the dtype, weak type, shape and sharding of an array."""
+    check_fits(value, dtype_of(old))
+    new = cast_like(value, old)
+    if np.shape(new) != np.shape(old):
+        new = jnp.broadcast_to(new, np.shape(old))
+    if is_weak(old):
+        new = lax.full_like(old, new)
+    if isinstance(old, jax.Array) and not isinstance(old, Tracer) and old.committed:
+        new = untyped.device_put(new, old.sharding)
+    return new

@@ -1,0 +1,66 @@
+"""Values that a state has for params, such as averages: which states have them, and params with them."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from treekit._arrays.map import cast_tree_like
+from treekit._base.describe import describe
+from treekit._base.dtype import shape_of
+from treekit._base.jax import jtu
+from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
+from treekit._base.predicates import has_gradient
+from treekit._base.tree import children_of
+from treekit._base.types import KeyPath, OptState, Params, PyTree
+from treekit._compare.prefix import flatten_updates
+from treekit.optax._kernel.state_map import is_hole
+
+T = TypeVar("T")
+
+
+def states_in(state: OptState, kind: type[Any]) -> dict[KeyPath, Any]:
+    """Return the states of one class, by key path."""
+    leaves = jtu.tree_flatten_with_path(state, is_leaf=lambda x: isinstance(x, kind))[0]
+    return {path: x for path, x in leaves if isinstance(x, kind)}
+
+
+def ancestors(state: OptState, path: KeyPath) -> list[tuple[Any, Any]]:
+    """Return the nodes above a part of a state, each with the key of its child."""
+    nodes = [state]
+    for key in path:
+        nodes.append(children_of(nodes[-1])[key])
+    return list(zip(nodes, path, strict=False))
+
+
+def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Callable[[KeyPath, Any, Any], Any]) -> T:
+    """Replace each param of which one of the trees has an array by `value(path of that tree, array, param)`."""
+    leaves, treedef = jtu.tree_flatten(params)
+    replaced = set[int]()
+    for path, tree in trees.items():
+        parts = _parts(tree, params, f"{what} in the state")
+        for i, x in [(i, x) for i, x in enumerate(parts) if x is not None]:
+            if i in replaced:
+                paths = ", ".join(map(path_text, trees))
+                raise ValueError(f"the state has several {what}, at {paths}: pass the part that has the one you mean")
+            if not jtu.all_leaves([x]) or shape_of(x) != shape_of(leaves[i]):
+                raise ValueError(
+                    f"the {what} in the state do not fit the params: at {leaf_path_text(params, i)}, the params have "
+                    f"{describe(leaves[i])}, and the {what} {describe(x)}. Pass the params that are trained"
+                )
+            replaced.add(i)
+            if has_gradient(leaves[i]):
+                leaves[i] = value(path, x, leaves[i])
+    return cast_tree_like(params, treedef.unflatten(leaves))
+
+
+def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:
+    """Return what a tree like the params has for each of their leaves, None where it leaves them out."""
+
+    def none_for_placeholder(x: object) -> Any:
+        return None if is_hole(x) else x
+
+    if any(map(is_variable, jtu.tree_leaves((tree, params), is_leaf=is_variable))):  # they may be of other classes
+        by_name, names = dict(flatten_with_names(tree)), [name for name, _ in flatten_with_names(params)]
+        if by_name.keys() <= set(names):
+            return list(map(by_name.get, names))
+    tree = jtu.tree_map(none_for_placeholder, tree, is_leaf=is_hole)
+    return flatten_updates(jtu.tree_structure(params), tree, what)
