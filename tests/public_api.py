@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "tests" / "data" / "public_api.txt"
-MODULES = ("treekit", "treekit.optax", "treekit.testing", "treekit.typing")
+MODULES = ("treekit", "treekit.optax", "treekit.testing", "treekit.training", "treekit.typing")
 SHOWN = ("classmethod", "overload", "property", "staticmethod")  # decorators that say how something is used
 TEXTS = ("__repr__", "__str__")  # which may change
 
