@@ -1,7 +1,8 @@
 """Which leaves, or which nodes, are meant?
 
 - `filter`: those that satisfy a predicate, or a tree of bools
-- `find`: those with a name, of a class, or that a function returns; `at`: put others there
+- `find`: those with a name or of a class (`by_name`, `walk`), or that a function returns (`by_function`); `at`: put
+  others there. Both are a `selection`
 - `paths`: masks and labels by name and by class; `trainable`: a mask by what classes declare
 - `spec`: is an argument a tree, or a function of the params that returns one?
 """

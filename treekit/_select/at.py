@@ -6,7 +6,8 @@ from typing import Any, TypeVar, Unpack, overload
 from treekit._base.describe import check_bool, count, describe_value
 from treekit._base.patterns import listed
 from treekit._base.types import LeafPredicate
-from treekit._select.find import Options, Selected, Selector, find
+from treekit._select.find import Options, Selector, find
+from treekit._select.selection import Selection
 
 T = TypeVar("T")
 
@@ -101,11 +102,11 @@ def tree_at(
             "the replacements would be lost. Match one of them, or call tree_at twice"
         )
     values = _replacements(selected, replace) if replace_fn is _MISSING else _call_each(replace_fn, selected)
-    copy: T = selected.replace(values)
+    copy: T = selected.replaced(values)
     return copy
 
 
-def _call_each(replace_fn: Callable[[Any], Any], selected: Selected) -> list[Any]:
+def _call_each(replace_fn: Callable[[Any], Any], selected: Selection) -> list[Any]:
     """Return what a function returns for each node; an error that it raises gets a note that names the node."""
     values: list[Any] = []
     for node in selected.nodes:
@@ -118,7 +119,7 @@ def _call_each(replace_fn: Callable[[Any], Any], selected: Selected) -> list[Any
     return values
 
 
-def _replacements(selected: Selected, replace: Any) -> list[Any]:
+def _replacements(selected: Selection, replace: Any) -> list[Any]:
     """Return the replacement of each node, given one, or one for each item of `where`, each of which selects a node.
 
     With strict=False, the replacement of an item that selects nothing is skipped.

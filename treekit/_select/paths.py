@@ -22,7 +22,7 @@ from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._select.filter import TreeSpec
-from treekit._select.find import Matched, no_instance, unnamed_field, walk_matched
+from treekit._select.walk import Matched, no_instance, unnamed_field, walk_matched
 
 Selector: TypeAlias = Pattern | type[Any]
 

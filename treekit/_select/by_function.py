@@ -1,0 +1,170 @@
+"""Select the nodes that a function of the tree returns."""
+
+import contextlib
+import functools
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from treekit._base.describe import RUNS_ITS_CODE, describe_value
+from treekit._base.jax import jtu
+from treekit._base.key_path import flatten_with_path, path_name, path_text, walk
+from treekit._base.types import IsLeaf, LeafPredicate, PyTree
+from treekit._select.selection import Selection
+from treekit._select.walk import a_static_field, field_names
+
+
+class ByFunction(Selection):
+    """The nodes that a function returns.
+
+    It is called with the tree, in which each leaf is replaced by a mark, an object of its own. There, nodes are found
+    by identity: in the tree itself, small ints are one object, and a list may be at two places.
+    """
+
+    def __init__(self, where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf, *, strict: bool) -> None:
+        def is_mark(x: object) -> bool:
+            return _is_empty_tuple(x) or (is_leaf is not None and is_leaf(x))
+
+        self._leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_empty_tuple if is_leaf is None else is_mark)
+        marks: list[Any] = [_EmptyTuple() if _is_empty_tuple(x) else object() for x in self._leaves]
+        leaf_of = dict(zip(map(id, marks), self._leaves, strict=True))
+        try:
+            self._marked = treedef.unflatten(marks)
+        except Exception as error:
+            error.add_note(f"A class in the tree cannot be rebuilt around placeholders for its leaves. {RUNS_ITS_CODE}")
+            raise
+        returned = _call(where, self._marked, leaf_of)
+        original = where(tree)
+        _check_returned(returned, original, self._marked, leaf_of)
+        self._locate(returned, original)
+        if strict and not self.nodes:
+            raise ValueError(
+                "where selects nothing: it returned an empty sequence. If that is meant, pass strict=False"
+            )
+
+    def _locate(self, returned: PyTree, original: PyTree) -> None:
+        """Find what was returned: one node of the marked tree, or several."""
+        is_returned: LeafPredicate = functools.partial(operator.is_, returned)
+        parts, treedef = jtu.tree_flatten(self._marked, is_leaf=is_returned)
+        self.is_one = any(map(is_returned, parts))
+        try:
+            nodes, self.nodes = ([returned], [original]) if self.is_one else (list(returned), list(original))
+        except TypeError:
+            raise ValueError(
+                f"where did not return a node of the tree, but {describe_value(returned)}. "
+                f"{_hint(self._marked, returned)}"
+            ) from None
+        self._index = {id(node): i for i, node in enumerate(nodes)}
+        if not self.is_one:
+            parts, treedef = jtu.tree_flatten(self._marked, is_leaf=self._is_selected)
+        # The places of the nodes among the parts of the tree, and which node is there.
+        places = [(place, self._index[id(x)]) for place, x in enumerate(parts) if self._is_selected(x)]
+        if sorted(i for _, i in places) != list(range(len(nodes))):
+            raise ValueError(_not_one_place_each(nodes, [id(parts[place]) for place, _ in places], self._marked))
+        self._parts, self._treedef, self._places = parts, treedef, places
+        self._kept = nodes  # alive, and with them their ids
+        self.items = [[i] for i in range(len(nodes))]
+
+    def _is_selected(self, x: object) -> bool:
+        return id(x) in self._index
+
+    def names(self) -> list[tuple[int, str]]:
+        paths = flatten_with_path(self._marked, self._is_selected)[0]
+        return [(self._index[id(x)], path_name(path)) for path, x in paths if self._is_selected(x)]
+
+    def replaced(self, values: Iterable[Any]) -> Any:
+        values, out = list(values), list[Any]()
+        start = 0  # of the leaves that are not in `out`
+        for place, i in self._places:
+            stop = start + place - len(out)
+            out += [*self._leaves[start:stop], values[i]]
+            start = stop + jtu.tree_structure(self._parts[place]).num_leaves
+        return self._treedef.unflatten([*out, *self._leaves[start:]])
+
+
+def _check_returned(returned: PyTree, original: PyTree, marked: PyTree, leaf_of: Mapping[int, Any]) -> None:
+    """Raise a ValueError unless a function returned nodes of the tree, and the same for the tree with its leaves."""
+    marks, structure = jtu.tree_flatten(returned)
+    if strange := [x for x in marks if id(x) not in leaf_of]:
+        predicate = "If where is a predicate on leaves, pass a class, such as jax.Array, or a pattern instead. "
+        raise ValueError(
+            f"where did not return a node of the tree: {describe_value(strange[0])} is not a leaf of it. "
+            f"{predicate if isinstance(returned, bool) else ''}{_hint(marked, returned, strange[0])}"
+        )
+    with contextlib.suppress(ValueError):  # another structure
+        if all(map(operator.is_, structure.flatten_up_to(original), [leaf_of[id(x)] for x in marks])):
+            return
+    raise ValueError(
+        "where must use the structure of the tree only, but it depends on the leaves, or on the order of the keys of a "
+        "dict, which JAX sorts"
+    )
+
+
+# Python has a single () object, so identity cannot distinguish two of them in a tree. A mark for one is a tuple too,
+# which `where` can read.
+class _EmptyTuple(tuple[()]):
+    pass
+
+
+_is_empty_tuple = functools.partial(operator.is_, ())
+
+
+def _call(where: Callable[[Any], Any], marked: PyTree, leaf_of: Mapping[int, Any]) -> Any:
+    """Call `where` on the marked tree, with an error that explains itself if `where` uses a leaf as a node."""
+    try:
+        return where(marked)
+    except Exception as error:
+        if isinstance(error, AttributeError) and id(error.obj) in leaf_of:
+            paths = [path_text(path) for path, mark in flatten_with_path(marked)[0] if mark is error.obj]
+            kind = type(leaf_of[id(error.obj)]).__qualname__
+            raise ValueError(
+                f"where reads .{error.name} of {', '.join(paths)}, a leaf of type {kind}. It must use the structure of "
+                f"the tree only. If a {kind} is a node, register it, and each subclass: treekit.node, "
+                "treekit.register_node"
+            ) from error
+        advice = ", so it must return nodes, and not compute with leaves" if isinstance(error, TypeError) else ""
+        error.add_note(
+            "the function `where` of tree_at raised this. It is called with the tree, with placeholders for its leaves"
+            f"{advice}"
+        )
+        raise
+
+
+def _not_one_place_each(nodes: list[Any], ids: list[int], marked: PyTree) -> str:
+    """Say which node is not at one place, apart from the others; `ids` are those of the nodes that were found."""
+    counts = Counter(ids)
+    for node in nodes:
+        if counts[id(node)] > 1:
+            advice = "; pass is_leaf=lambda x: x is None to distinguish them" if node is None else ""
+            return (
+                f"where returned {describe_value(node)}, and the tree has that object at {counts[id(node)]} places"
+                f"{advice}"
+            )
+        is_node = functools.partial(operator.is_, node)
+        others = [other for other in nodes if other is not node]
+        if not counts[id(node)] and any(any(map(is_node, jtu.tree_leaves(x, is_leaf=is_node))) for x in others):
+            return (
+                "where returned a node inside another one, so the replacement of one would be lost. Return one of "
+                "them, or call tree_at twice"
+            )
+        if not counts[id(node)]:
+            return f"where returned {describe_value(node)}, which is not a node of the tree. {_hint(marked, node)}"
+    return "where returned the same node twice"
+
+
+def _hint(marked: PyTree, *strange: object) -> str:
+    """Say what `where` must return, and which static fields contain what it did return."""
+    must = "where must return nodes of the tree that it receives, unchanged"
+    fields = [
+        (node, name)
+        for _, node in walk(marked)
+        for name in field_names(node)
+        if any(x is getattr(node, name, None) for x in strange if x is not None)
+    ]
+    if fields:
+        return f"It is the value of {a_static_field(fields)}. {must}"
+    return (
+        f"{must}. A static field is not a node (see treekit.replace), and neither is a value computed from leaves. A "
+        "class that replaces its leaves when JAX rebuilds it also causes this: use treekit.register_node for it"
+    )

@@ -1,0 +1,109 @@
+"""Select nodes by name and by class."""
+
+import functools
+import itertools
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from treekit._base.describe import RUNS_ITS_CODE
+from treekit._base.jax import jtu
+from treekit._base.key_path import has_keys, walk
+from treekit._base.patterns import Pattern, check_pattern_or_class, nearest, pattern_text
+from treekit._base.types import IsLeaf, PyTree
+from treekit._select.selection import Selection
+from treekit._select.walk import Indices, a_static_field, field_names, no_instance, unnamed_field, walk_matched
+
+
+class ByName(Selection):
+    """The nodes and leaves that match a pattern or a class; of a class, each outermost instance."""
+
+    def __init__(self, where: Any, tree: PyTree, is_leaf: IsLeaf, *, strict: bool) -> None:
+        self.is_one, self._tree = type(where) not in (list, tuple), tree
+        selectors = list(map(check_pattern_or_class, [where] if self.is_one else where))
+        if strict and not selectors:
+            raise ValueError("where is empty: pass a pattern, a class, several of them, or a function of the tree")
+        self._matches = list(walk_matched(selectors, tree, is_leaf))
+        self.nodes = [x.node for x in self._matches]
+        self.items = [[] for _ in selectors]
+        for position, x in enumerate(self._matches):
+            for i in (*x.patterns, *x.classes):
+                self.items[i].append(position)
+        for selector, positions in zip(selectors, self.items, strict=True):
+            if strict and not positions:
+                raise ValueError(f"where: {_nothing(selector, tree, is_leaf)}")
+        by_name((x.name, x.node) for x in self._matches if x.patterns)
+        for outer, inner in itertools.pairwise(self._matches):
+            if self.nested is None and inner.place[: len(outer.place)] == outer.place:
+                self.nested = outer.name, inner.name
+
+    def names(self) -> list[tuple[int, str]]:
+        return list(enumerate(x.name for x in self._matches))
+
+    def replaced(self, values: Iterable[Any]) -> Any:
+        return _replace_at(self._tree, [x.place for x in self._matches], values)
+
+
+def by_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return nodes by name; raise a ValueError if two of them have one name."""
+    nodes: dict[str, Any] = {}
+    for name, node in named:
+        if name in nodes:
+            raise ValueError(
+                f"two nodes are called {name!r}: a key contains a dot or is empty, or a string and a number are "
+                "written alike. Select them with a function, where=lambda tree: ..."
+            )
+        nodes[name] = node
+    return nodes
+
+
+def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) -> Any:
+    """Return a copy of a tree with other values at some places, none of which is inside another."""
+    new = dict(zip(places, values, strict=True))
+    above = sorted({place[:i] for place in places for i in range(len(place))}, key=len)
+    old: dict[Indices, Any] = {(): tree}
+    treedefs: dict[Indices, Any] = {}
+    for place in above:
+        children, treedefs[place] = jtu.tree_flatten(old[place], is_leaf=functools.partial(operator.is_not, old[place]))
+        old |= {(*place, i): child for i, child in enumerate(children)}
+    for place in reversed(above):  # not by recursion, since trees may be deeper than Python's limit for that
+        below = [(*place, i) for i in range(treedefs[place].num_leaves)]
+        children = [new[x] if x in new else _copy(old[x]) for x in below]
+        new[place] = treedefs[place].unflatten(children)
+        back = jtu.tree_leaves(new[place], is_leaf=functools.partial(operator.is_not, new[place]))
+        if list(map(id, back)) != list(map(id, children)) and not _have_same_leaves(back, children):
+            raise ValueError(
+                f"JAX cannot rebuild {type(old[place]).__qualname__} around other values: it changes them. "
+                f"{RUNS_ITS_CODE}"
+            )
+    return new[()] if places else _copy(tree)
+
+
+def _copy(tree: PyTree) -> Any:
+    """Return a copy of a tree that has its leaves, and shares no container with it."""
+    return jtu.tree_map(_same, tree)
+
+
+def _same(leaf: object) -> object:
+    return leaf
+
+
+def _have_same_leaves(a: list[Any], b: list[Any]) -> bool:
+    return list(map(id, jtu.tree_leaves(a))) == list(map(id, jtu.tree_leaves(b)))
+
+
+def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
+    """Say for an error that a pattern or a class matches nothing in a tree."""
+    nodes = list(walk(tree, "", is_leaf))
+    if isinstance(selector, type):
+        return no_instance(selector, (node for _, node in nodes))
+    text = pattern_text(selector)
+    above, _, last = text.rpartition(".")
+    fields = [(x, last) for name, x in nodes if name == above and last in field_names(x) and has_keys(x)]
+    if fields:
+        return f"{text!r} is {a_static_field(fields)}"
+    names = nearest(text, list(dict.fromkeys(name for name, _ in nodes)))
+    return (
+        f"the pattern {text!r} matches nothing in the tree. The nearest names: {names}. A pattern must match a whole "
+        f"name: '**.name' matches at any depth{unnamed_field(last, (x for _, x in nodes))}"
+    )
