@@ -16,9 +16,9 @@ from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype, strengthen
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_real_number, is_traced
-from treekit._base.types import HasDtype, OptState, Params, PyTree, TransformationLike, Updates
+from treekit._base.types import HasDtype, OptState, Params, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.in_place import in_own_memory, is_known, run_if, trace, zero_if
+from treekit.optax._kernel.in_place import run_if, run_step_if
 from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32
 from treekit.optax._kernel.transformation import Core, GradientTransformation, U, core_of
@@ -229,7 +229,7 @@ class _Steps:
             new_updates, new_inner_state = self.inner.update(grads, inner_state, params, **extra)
             return list(map(_broadcast_to, treedef.flatten_up_to(new_updates), acc)), new_inner_state
 
-        news, inner_state, acc = _run_step_if(should_step, accumulate, inner_step, inner_state, acc)
+        news, inner_state, acc = run_step_if(should_step, accumulate, inner_step, inner_state, acc)
         return treedef.unflatten(news), new_state._replace(
             inner_opt_state=inner_state, acc_grads=treedef.unflatten(acc)
         )
@@ -361,64 +361,6 @@ def _check_weight(weight: Any) -> Any:
     if not is_traced(weight) and not 0 <= float(weight) < np.inf:
         raise ValueError(f"weight must be finite and not negative, found {weight}")
     return jnp.asarray(weight, jnp.float32)
-
-
-def _run_step_if(
-    should_step: Any,
-    accumulate: Callable[..., Any],
-    inner_step: Callable[..., Any],
-    state: OptState,
-    acc: list[Any],
-) -> tuple[Any, Any, Any]:
-    """Run `inner_step` if `should_step` is true, else only accumulate.
-
-    The updates take the place of the accumulator, which is not needed after the step. In memory of their own, zeros
-    would have to be written in each step that only accumulates.
-
-    Args:
-        should_step: whether to run the step; a bool of shape ().
-        accumulate: maps the accumulator before this step to the one after it, of the same shapes and dtypes.
-        inner_step: maps a state and the accumulator before this step to updates and a new state of the same structure
-            and dtypes. The updates have an array of its shape, or None, for each array of the accumulator.
-        state: the state.
-        acc: the arrays of the accumulator before this step.
-
-    Returns:
-        The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
-    """
-    if is_known(should_step):
-        if should_step:
-            updates, new_state = inner_step(state, acc)
-            return updates, new_state, [jnp.zeros_like(x) for x in acc]
-        likes = untyped.eval_shape(inner_step, state, acc)[0]
-        held = [None if like is None else jnp.zeros_like(x, like.dtype) for like, x in zip(likes, acc, strict=True)]
-        return held, state, accumulate(acc)
-
-    step, consts = trace(inner_step, state, acc)
-    likes = step.like[0]
-    # In a dtype that holds the updates too, which most have already.
-    places = [
-        x if like is None or like.dtype == x.dtype else x.astype(promoted_dtype(x, like))
-        for x, like in zip(acc, likes, strict=True)
-    ]
-
-    def body(carry: PyTree) -> Any:
-        state, places = carry
-        updates, state = step(
-            state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)], consts=consts
-        )
-        return state, [place if u is None else u.astype(place.dtype) for place, u in zip(places, updates, strict=True)]
-
-    state, places = run_if(should_step, body, (state, in_own_memory(places)))
-    # The sum is computed here, and in the loop again in the one step of k that runs it: XLA then adds and applies the
-    # updates in one pass over memory on TPUs and GPUs (tests/accelerators/test_multi_steps.py).
-    sums = accumulate([place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
-    only_accumulates = jnp.logical_not(should_step)
-    updates = [
-        None if like is None else zero_if(only_accumulates, place).astype(like.dtype)
-        for place, like in zip(places, likes, strict=True)
-    ]
-    return updates, state, [zero_if(should_step, x) for x in sums]
 
 
 def _broadcast_to(update: Any, place: HasDtype) -> Any:

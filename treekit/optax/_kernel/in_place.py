@@ -1,4 +1,4 @@
-"""Loops that run once or zero times, in the memory of what they change; what they run, traced; their derivative."""
+"""Does a step run, or not? In the memory of what it changes, differentiable, and traced once."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,9 +8,10 @@ import jax
 import jax.extend.core
 from jaxtyping import Array, Bool
 
+from treekit._base.dtype import promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_traced
-from treekit._base.types import PyTree
+from treekit._base.types import OptState, PyTree
 
 
 def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
@@ -57,6 +58,64 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     form = untyped.custom_jvp(by_loop)
     form.defjvp(derivative)
     return form(flag, carry, consts)
+
+
+def run_step_if(
+    should_step: Any,
+    accumulate: Callable[..., Any],
+    inner_step: Callable[..., Any],
+    state: OptState,
+    acc: list[Any],
+) -> tuple[Any, Any, Any]:
+    """Run `inner_step` if `should_step` is true, else only accumulate.
+
+    The updates take the place of the accumulator, which is not needed after the step. In memory of their own, zeros
+    would have to be written in each step that only accumulates.
+
+    Args:
+        should_step: whether to run the step; a bool of shape ().
+        accumulate: maps the accumulator before this step to the one after it, of the same shapes and dtypes.
+        inner_step: maps a state and the accumulator before this step to updates and a new state of the same structure
+            and dtypes. The updates have an array of its shape, or None, for each array of the accumulator.
+        state: the state.
+        acc: the arrays of the accumulator before this step.
+
+    Returns:
+        The updates, zero if the step was not run; the state; the accumulator, zero if the step was run.
+    """
+    if is_known(should_step):
+        if should_step:
+            updates, new_state = inner_step(state, acc)
+            return updates, new_state, [jnp.zeros_like(x) for x in acc]
+        likes = untyped.eval_shape(inner_step, state, acc)[0]
+        held = [None if like is None else jnp.zeros_like(x, like.dtype) for like, x in zip(likes, acc, strict=True)]
+        return held, state, accumulate(acc)
+
+    step, consts = trace(inner_step, state, acc)
+    likes = step.like[0]
+    # In a dtype that holds the updates too, which most have already.
+    places = [
+        x if like is None or like.dtype == x.dtype else x.astype(promoted_dtype(x, like))
+        for x, like in zip(acc, likes, strict=True)
+    ]
+
+    def body(carry: PyTree) -> Any:
+        state, places = carry
+        updates, state = step(
+            state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)], consts=consts
+        )
+        return state, [place if u is None else u.astype(place.dtype) for place, u in zip(places, updates, strict=True)]
+
+    state, places = run_if(should_step, body, (state, in_own_memory(places)))
+    # The sum is computed here, and in the loop again in the one step of k that runs it: XLA then adds and applies the
+    # updates in one pass over memory on TPUs and GPUs (tests/accelerators/test_multi_steps.py).
+    sums = accumulate([place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
+    only_accumulates = jnp.logical_not(should_step)
+    updates = [
+        None if like is None else zero_if(only_accumulates, place).astype(like.dtype)
+        for place, like in zip(places, likes, strict=True)
+    ]
+    return updates, state, [zero_if(should_step, x) for x in sums]
 
 
 def is_known(flag: object) -> bool:
