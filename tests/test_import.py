@@ -147,7 +147,7 @@ def test_imports_point_one_way(module: str) -> None:
 
 
 # The rooms, from the lowest: a file imports from its own room and from those before it.
-ROOMS = ("_base", "_compare", "_select", "_types", "_node", "_arrays", "_show", "_graft")
+ROOMS: tuple[str, ...] = ("_base", "_compare", "_select", "_types", "_node", "_arrays", "_show", "_graft")
 ROOMS += ("optax/_kernel", "optax/_fixed", "optax/_mirror", "training")
 
 

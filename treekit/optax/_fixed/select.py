@@ -198,7 +198,8 @@ def partition(
 def _partition(cores: Mapping[Any, Core], select: Callable[[Any], Any], *, any_shape: bool) -> Core:
     """Run each core on its own part; `select` returns the part of each key."""
     states: Any = dict if _have_order(cores) else OrderedDict
-    inits, inner_updates = ({key: core[i] for key, core in cores.items()} for i in (0, 1))
+    inits = {key: core.init for key, core in cores.items()}
+    inner_updates = {key: core.update for key, core in cores.items()}
 
     def init(params: Params) -> Any:
         parts = select(params)

@@ -98,9 +98,10 @@ def with_core(init: Callable[..., Any], update: Callable[..., Any], core: Core) 
 
 def own_core(tx: Any) -> Core | None:
     """Return the core of a transformation of treekit; None for any other, also one with another `init` or `update`."""
-    with contextlib.suppress(TypeError):  # an `init` that cannot be a key
-        update, core = _CORES.get(getattr(tx, "init", None), (None, None))
-        return core if update is not None and update is tx.update else None
+    init: Any = getattr(tx, "init", None)
+    with contextlib.suppress(KeyError, TypeError):  # another one's `init`, which perhaps cannot be a key
+        update, core = _CORES[init]
+        return core if update is tx.update else None
     return None
 
 
