@@ -33,8 +33,8 @@ LAST = (
 TIMEOUT = 600  # seconds
 PLACES = (
     "treekit/optax/_kernel/boundary.py",
-    "treekit/optax/_fixed/select.py",
-    "treekit/optax/_fixed/multi_steps.py",
+    "treekit/optax/_wrappers/select.py",
+    "treekit/optax/_wrappers/multi_steps.py",
     "treekit/optax/_kernel/preserve.py",
     "treekit/_select/filter.py",
     "treekit/_node",

@@ -83,7 +83,7 @@ def names_of(tree: ast.Module) -> set[str]:
 
 
 # The files that know what not every release has; and one of which a release has all or nothing.
-KNOW = ("_base/jax.py", "optax/_kernel/releases.py", "optax/_fixed/monitor.py")
+KNOW = ("_base/jax.py", "optax/_kernel/releases.py", "optax/_wrappers/monitor.py")
 
 
 def test_all_other_files_use_only_names_that_every_release_has() -> None:
@@ -148,7 +148,7 @@ def test_imports_point_one_way(module: str) -> None:
 
 # The rooms, from the lowest: a file imports from its own room and from those before it.
 ROOMS: tuple[str, ...] = ("_base", "_compare", "_select", "_types", "_node", "_arrays", "_show", "_graft")
-ROOMS += ("optax/_kernel", "optax/_fixed", "optax/_mirror", "training")
+ROOMS += ("optax/_kernel", "optax/_wrappers", "optax/_mirror", "training")
 
 
 def test_each_room_imports_only_from_those_before_it() -> None:

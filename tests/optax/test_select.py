@@ -15,7 +15,7 @@ import treekit as tk
 from tests.optax import cases
 from treekit import assert_trees_same
 from treekit import optax as tko
-from treekit.optax._fixed.specs import MaskFunction
+from treekit.optax._wrappers.specs import MaskFunction
 
 MODEL = cases.model()
 

@@ -19,32 +19,32 @@ except ModuleNotFoundError as _error:
         "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
     ) from _error
 
-from treekit.optax._fixed.apply import apply_gradients as apply_gradients
-from treekit.optax._fixed.apply import apply_updates as apply_updates
-from treekit.optax._fixed.apply import tree_map_params as tree_map_params
-from treekit.optax._fixed.conditional import apply_if_finite as apply_if_finite
-from treekit.optax._fixed.conditional import conditionally_mask as conditionally_mask
-from treekit.optax._fixed.conditional import conditionally_transform as conditionally_transform
-from treekit.optax._fixed.dtype_preserving import dtype_preserving as dtype_preserving
-from treekit.optax._fixed.inject import inject_hyperparams as inject_hyperparams
-from treekit.optax._fixed.lbfgs import lbfgs as lbfgs
-from treekit.optax._fixed.lbfgs import value_and_grad_from_state as value_and_grad_from_state
-from treekit.optax._fixed.monitor import monitor as monitor
-from treekit.optax._fixed.multi_steps import MultiSteps as MultiSteps
-from treekit.optax._fixed.multi_steps import WeightedMultiStepsState as WeightedMultiStepsState
-from treekit.optax._fixed.schedule_free import schedule_free_eval_params as _schedule_free_eval_params
-from treekit.optax._fixed.select import filtered as filtered
-from treekit.optax._fixed.select import freeze as freeze
-from treekit.optax._fixed.select import masked as masked
-from treekit.optax._fixed.select import partition as partition
-from treekit.optax._fixed.select import selective_transform as selective_transform
-from treekit.optax._fixed.tree_set import tree_set as _tree_set
-from treekit.optax._fixed.update import incremental_update as incremental_update
-from treekit.optax._fixed.update import periodic_update as periodic_update
 from treekit.optax._kernel.releases import existing as _existing
 from treekit.optax._mirror.lookup import replace as _replace
 from treekit.optax._mirror.lookup import wrap_attribute as _wrap_attribute
 from treekit.optax._mirror.lookup import wrap_module as _wrap_module
+from treekit.optax._wrappers.apply import apply_gradients as apply_gradients
+from treekit.optax._wrappers.apply import apply_updates as apply_updates
+from treekit.optax._wrappers.apply import tree_map_params as tree_map_params
+from treekit.optax._wrappers.conditional import apply_if_finite as apply_if_finite
+from treekit.optax._wrappers.conditional import conditionally_mask as conditionally_mask
+from treekit.optax._wrappers.conditional import conditionally_transform as conditionally_transform
+from treekit.optax._wrappers.dtype_preserving import dtype_preserving as dtype_preserving
+from treekit.optax._wrappers.inject import inject_hyperparams as inject_hyperparams
+from treekit.optax._wrappers.lbfgs import lbfgs as lbfgs
+from treekit.optax._wrappers.lbfgs import value_and_grad_from_state as value_and_grad_from_state
+from treekit.optax._wrappers.monitor import monitor as monitor
+from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
+from treekit.optax._wrappers.multi_steps import WeightedMultiStepsState as WeightedMultiStepsState
+from treekit.optax._wrappers.schedule_free import schedule_free_eval_params as _schedule_free_eval_params
+from treekit.optax._wrappers.select import filtered as filtered
+from treekit.optax._wrappers.select import freeze as freeze
+from treekit.optax._wrappers.select import masked as masked
+from treekit.optax._wrappers.select import partition as partition
+from treekit.optax._wrappers.select import selective_transform as selective_transform
+from treekit.optax._wrappers.tree_set import tree_set as _tree_set
+from treekit.optax._wrappers.update import incremental_update as incremental_update
+from treekit.optax._wrappers.update import periodic_update as periodic_update
 
 multi_transform = partition
 _replace(

@@ -15,11 +15,11 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import OptState, Params, Updates
-from treekit.optax._fixed.schedule_free import UNCHANGING
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32
 from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
 from treekit.optax._kernel.transformation import GradientTransformation
+from treekit.optax._wrappers.schedule_free import UNCHANGING
 
 T = TypeVar("T")
 if TYPE_CHECKING:

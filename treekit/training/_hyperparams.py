@@ -15,8 +15,8 @@ from treekit._base.patterns import nearest
 from treekit._base.predicates import is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
-from treekit.optax._fixed.inject import fits
-from treekit.optax._fixed.tree_set import cast_into
+from treekit.optax._wrappers.inject import fits
+from treekit.optax._wrappers.tree_set import cast_into
 
 S = TypeVar("S")
 

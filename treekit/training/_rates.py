@@ -11,9 +11,9 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
-from treekit.optax._fixed.specs import resolve
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.transformation import GradientTransformation
+from treekit.optax._wrappers.specs import resolve
 
 # A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one. It
 # also tells inject_hyperparams that a function of the params is not a schedule.

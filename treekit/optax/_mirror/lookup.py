@@ -11,10 +11,10 @@ from typing import Any
 
 import optax
 
-from treekit.optax._fixed.factories import ORIGINALS, OptaxCall
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.releases import existing
 from treekit.optax._mirror.tree_functions import apply_to_parameters, is_on_trees
+from treekit.optax._wrappers.factories import ORIGINALS, OptaxCall
 
 # Wherever Optax has the key, under any name and in any module, treekit has the value. Two stay as they are: the params
 # of `lookahead` are a pair of trees, and the updates of `measure_with_ema` a measurement.

@@ -127,9 +127,9 @@ from treekit.optax import second_order as second_order
 from treekit.optax import transforms as transforms
 from treekit.optax import tree as tree
 from treekit.optax import tree_utils as tree_utils
-from treekit.optax._fixed import inject as _inject
 from treekit.optax._kernel.transformation import GradientTransformation as GradientTransformation
 from treekit.optax._names import factories as _ours
+from treekit.optax._wrappers import inject as _inject
 
 GradientTransformationExtraArgs = GradientTransformation  # ours takes extra arguments
 adabelief: Final = _ours.chained(_optax.adabelief)

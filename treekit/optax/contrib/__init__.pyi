@@ -27,8 +27,8 @@ from optax.contrib import ScheduleFreeState as ScheduleFreeState
 from optax.contrib import SophiaState as SophiaState
 from optax.contrib import SplitRealAndImaginaryState as SplitRealAndImaginaryState
 
-from treekit.optax._fixed.schedule_free import schedule_free_eval_params as schedule_free_eval_params
 from treekit.optax._names import factories as _ours
+from treekit.optax._wrappers.schedule_free import schedule_free_eval_params as schedule_free_eval_params
 
 acprop: Final = _ours.chained(_optax.acprop)
 ademamix: Final = _ours.chained(_optax.ademamix)

@@ -22,7 +22,7 @@ from optax.schedules import warmup_constant_schedule as warmup_constant_schedule
 from optax.schedules import warmup_cosine_decay_schedule as warmup_cosine_decay_schedule
 from optax.schedules import warmup_exponential_decay_schedule as warmup_exponential_decay_schedule
 
-from treekit.optax._fixed import inject as _inject
-from treekit.optax._fixed.inject import inject_hyperparams as inject_hyperparams
+from treekit.optax._wrappers import inject as _inject
+from treekit.optax._wrappers.inject import inject_hyperparams as inject_hyperparams
 
 inject_stateful_hyperparams: Final = _inject.inject_hyperparams

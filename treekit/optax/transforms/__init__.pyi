@@ -27,16 +27,16 @@ from optax.transforms import skip_not_finite as skip_not_finite
 from optax.transforms import unitwise_clip as unitwise_clip
 from optax.transforms import unitwise_norm as unitwise_norm
 
-from treekit.optax._fixed.conditional import apply_if_finite as apply_if_finite
-from treekit.optax._fixed.conditional import conditionally_mask as conditionally_mask
-from treekit.optax._fixed.conditional import conditionally_transform as conditionally_transform
-from treekit.optax._fixed.monitor import monitor as monitor
-from treekit.optax._fixed.multi_steps import MultiSteps as MultiSteps
-from treekit.optax._fixed.select import freeze as freeze
-from treekit.optax._fixed.select import masked as masked
-from treekit.optax._fixed.select import partition as partition
-from treekit.optax._fixed.select import selective_transform as selective_transform
 from treekit.optax._names import factories as _ours
+from treekit.optax._wrappers.conditional import apply_if_finite as apply_if_finite
+from treekit.optax._wrappers.conditional import conditionally_mask as conditionally_mask
+from treekit.optax._wrappers.conditional import conditionally_transform as conditionally_transform
+from treekit.optax._wrappers.monitor import monitor as monitor
+from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
+from treekit.optax._wrappers.select import freeze as freeze
+from treekit.optax._wrappers.select import masked as masked
+from treekit.optax._wrappers.select import partition as partition
+from treekit.optax._wrappers.select import selective_transform as selective_transform
 
 adaptive_grad_clip: Final = _ours.any_state(_optax.adaptive_grad_clip)
 add_decayed_weights: Final = _ours.any_state(_optax.add_decayed_weights)

@@ -18,10 +18,10 @@ from treekit._base.jax import jtu
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._select.spec import resolve_spec
-from treekit.optax._fixed.specs import MaskFunction
 from treekit.optax._kernel.boundary import cross
 from treekit.optax._kernel.preserve import keep_updates
 from treekit.optax._kernel.transformation import Core, core_of, own_core
+from treekit.optax._wrappers.specs import MaskFunction
 
 
 class Parameter(NamedTuple):

@@ -16,9 +16,9 @@ from treekit._base.predicates import is_narrow, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates
-from treekit.optax._fixed.multi_steps import MultiSteps
 from treekit.optax._kernel.boundary import at_boundary, trained
 from treekit.optax._kernel.transformation import State, TransformationOf
+from treekit.optax._wrappers.multi_steps import MultiSteps
 
 T = TypeVar("T")
 MappedState = TypeVar("MappedState")

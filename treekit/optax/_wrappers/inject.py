@@ -21,10 +21,10 @@ from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_array, is_inexact_array, is_narrow, is_real_number, is_truly_callable
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._select.filter import TreeSpec
-from treekit.optax._fixed.factories import Call, Parameter, call_of, read_signature
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.transformation import GradientTransformation, core_of
+from treekit.optax._wrappers.factories import Call, Parameter, call_of, read_signature
 
 
 def inject_hyperparams(

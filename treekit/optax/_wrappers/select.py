@@ -13,11 +13,11 @@ from treekit._base.predicates import is_inexact_array
 from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
 from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
 from treekit._select.filter import filter
-from treekit.optax._fixed.specs import MaskFunction, masked_part, parts_by_label, short
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.extra_args import is_like
 from treekit.optax._kernel.state_map import is_hole, is_params_placeholder
 from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
+from treekit.optax._wrappers.specs import MaskFunction, masked_part, parts_by_label, short
 
 
 def filtered(
