@@ -6,7 +6,7 @@
 1. An MLP on handwritten digits with adamw: params in f32 or bf16, and the state in 32, 16 or 8 bits.
 2. Transformers on the characters of Python's own library: params in f32, and the state in 32, 16 or 8 bits.
 
-What single updates do is in tests: tests/optax/beyond/test_eight_bits.py, and the laws of treekit.testing.
+What single updates do is in tests: tests/training/test_eight_bits.py, and the laws of treekit.testing.
 """
 
 import functools

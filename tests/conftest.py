@@ -76,7 +76,7 @@ def pytest_collection_finish() -> None:
 def strict_promotion(request: pytest.FixtureRequest) -> Iterator[None]:
     """No implicit promotion of ranks, nor of dtypes where no transformation runs: Optax's own arithmetic mixes them."""
     tests = Path(__file__).parent
-    with_optax = ("accelerators", "optax", "testing/test_transformation.py")
+    with_optax = ("accelerators", "optax", "training", "testing/test_transformation.py")
     of_optax = any(request.path.is_relative_to(tests / place) for place in with_optax)
     core = request.path.is_relative_to(tests) and not of_optax
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict" if core else "standard"):

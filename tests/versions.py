@@ -3,7 +3,7 @@
 Each run has an environment of its own with the wheel in it; the tests come from the sdist, and find no other treekit.
 Writes docs/versions.md, with a column for each run. `python -m tests.versions lowest` prints one run only, that of the
 lowest dependencies on the oldest Python, and `newest` that of the newest on the newest. Arguments for pytest may
-follow, such as `tests/test_map.py`.
+follow, such as `tests/arrays/test_map.py`.
 """
 
 import re

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding
 
 from benchmarks.evidence.compiled import mesh_of, tpus
 from tests.optax import cases
-from tests.optax.sharding_laws import AUTO, EXPLICIT, INIT, INIT_ON_EXPLICIT, MIXED, WRAPPED
+from tests.optax.kernel.sharding_laws import AUTO, EXPLICIT, INIT, INIT_ON_EXPLICIT, MIXED, WRAPPED
 from tests.releases import P
 from treekit import optax as tko
 from treekit._base.jax import untyped

@@ -17,7 +17,7 @@ from tests.optax import cases
 from tests.releases import has
 from treekit import optax as tko
 
-OF_TREES = ("tree", "tree_utils")  # whose functions are in tests/optax/test_tree_functions.py
+OF_TREES = ("tree", "tree_utils")  # whose functions are in tests/optax/mirror/test_tree_functions.py
 SUBMODULES = {name for name, x in vars(tko).items() if isinstance(x, types.ModuleType) and hasattr(optax, name)}
 MODULES = ("", *sorted(SUBMODULES.difference(OF_TREES)))
 

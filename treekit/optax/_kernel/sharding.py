@@ -132,7 +132,7 @@ def _hidden_false() -> Any:
 
     For TPUs and GPUs a barrier hides it. For CPUs a bitcast does, which XLA computes after sharding: it then removes
     the selects, so that compiling takes half as long. This holds with JAX 0.10.2:
-    tests/optax/test_sharding.py and tests/accelerators/test_init.py check the shardings, and `make figures
+    tests/optax/kernel/test_sharding.py and tests/accelerators/test_init.py check the shardings, and `make figures
     TIMES=1` measures the time.
     """
     return lax.platform_dependent(cpu=_false_from_bits, default=_false_behind_barrier)

@@ -10,7 +10,7 @@ import jaxtyping._storage
 import pytest
 
 import treekit as tk
-from tests.check_types.nodes import Linear, checked, linear
+from tests.types.nodes import Linear, checked, linear
 from treekit._types.sizes import UnknownJaxtypingError, storage
 
 stored: Any = jaxtyping._storage

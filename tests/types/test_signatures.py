@@ -12,8 +12,8 @@ import pytest
 from jaxtyping import Array, Float, Key, PyTree, TypeCheckError, jaxtyped
 
 import treekit as tk
-from tests.check_types.nodes import Linear, T, blamed, checked, fits, linear, network, old, ones
 from tests.trees import FLOAT
+from tests.types.nodes import Linear, T, blamed, checked, fits, linear, network, old, ones
 from treekit.typing import Batched, Typed
 
 typed: Any = Typed

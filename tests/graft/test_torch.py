@@ -24,7 +24,7 @@ from flax import nnx
 import treekit as tk
 from tests.releases import nnx_list
 
-FILE = safetensors.numpy.load_file(Path(__file__).parent / "data" / "torch.safetensors")
+FILE = safetensors.numpy.load_file(Path(__file__).parents[1] / "data" / "torch.safetensors")
 
 
 def part(start: str) -> dict[str, Any]:

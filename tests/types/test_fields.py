@@ -14,7 +14,7 @@ import pytest
 from jaxtyping import Array, Float
 
 import treekit as tk
-from tests.check_types.nodes import FIVE, ONE, ONES, WORD, Linear, T, linear, ones, refused
+from tests.types.nodes import FIVE, ONE, ONES, WORD, Linear, T, linear, ones, refused
 from treekit import check_types
 
 

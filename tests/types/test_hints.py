@@ -18,9 +18,9 @@ from jaxtyping import AnnotationError, Array, Float, PyTree
 from typing_extensions import TypeAliasType
 
 import treekit as tk
-from tests.check_types import nodes
-from tests.check_types.nodes import FIVE, ONES, WORD, F, Linear, T, blamed, holder, linear, network, old, ones, refused
 from tests.trees import FLOAT
+from tests.types import nodes
+from tests.types.nodes import FIVE, ONES, WORD, F, Linear, T, blamed, holder, linear, network, old, ones, refused
 from treekit import check_types
 
 Small = TypeVar("Small", bound=float)

@@ -3,7 +3,7 @@
 So pytest does not collect this file by its name; `test_sharding.py` runs it, or some of its cases, with a pytest in a
 process of its own, or in two that have 4 devices each. By hand:
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m pytest --noconftest tests/optax/sharding_laws.py
+    XLA_FLAGS=--xla_force_host_platform_device_count=8 python -m pytest --noconftest tests.optax.kernel.sharding_laws.py
 """
 
 import contextlib
