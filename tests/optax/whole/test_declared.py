@@ -58,7 +58,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_it_has_no_state_and_no_update(name: str) -> None:
-    """Not even where a mask says otherwise. tests/select/test_trainable.py has the ways in which a class declares it."""
+    """Not even where a mask says otherwise. tests/select/test_trainable.py has the ways to declare it."""
     tx, params = OPTIMIZERS[name](), model()
     assert not any(name.endswith("mean") for name in tk.to_state_dict(tx.init(params)))
 
