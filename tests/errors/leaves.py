@@ -1,5 +1,6 @@
 """Errors of functions on the leaves of a tree: filter, masks by key path, maps, stack, round, trainable."""
 
+import operator
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ import treekit as tk
 from tests.errors.mistake import Mistake, unchecked
 from tests.trees import Point, Twig
 from treekit import optax as tko
+from treekit import training
 
 KEY = jax.random.key(0)
 LINEAR = eqx.nn.Linear(2, 2, key=KEY)
@@ -52,7 +54,6 @@ MISTAKES: dict[str, Mistake] = {
     "labels from a set": Mistake(lambda: unchecked(tk.path_labels)({"a"}), TypeError, "{'a'}"),
     "strict that is a word": Mistake(lambda: unchecked(tk.path_mask)("a", strict="no"), TypeError, "strict"),
     "strict labels by a number": Mistake(lambda: unchecked(tk.path_labels)({"a": 1}, strict=0), TypeError, "strict"),
-    "inverse that is None": Mistake(lambda: unchecked(tk.path_mask)("a", inverse=None), TypeError, "inverse"),
     "a misspelt pattern": Mistake(
         lambda: tk.path_mask("**.w", "layers.*.v")(LAYERS), ValueError, "layers.1.w, layers.0.w"
     ),
@@ -69,10 +70,30 @@ MISTAKES: dict[str, Mistake] = {
     "a row that earlier ones hide": Mistake(
         lambda: tk.path_labels({"**.w": 1, dict: 2, "a.*": 3})({"a": {"w": 1, "v": 2}}), ValueError, "'**.w', dict"
     ),
+    # leaf_mask, and masks combined with something else
+    "a pattern for a leaf_mask": Mistake(lambda: unchecked(tk.leaf_mask)("**.w"), TypeError, "path_mask"),
+    "a class for a leaf_mask": Mistake(lambda: unchecked(tk.leaf_mask)(eqx.nn.Linear), TypeError, "path_mask"),
+    "a mask for a leaf_mask": Mistake(lambda: unchecked(tk.leaf_mask)(MASK), TypeError, "path_mask"),
+    "a model for a leaf_mask": Mistake(lambda: unchecked(tk.leaf_mask)(LINEAR), TypeError, "leaf_mask"),
+    "a leaf_mask that raises": Mistake(
+        lambda: tk.leaf_mask(is_long)({"a": X, "b": jnp.ones(())}), ValueError, "leaf b"
+    ),
+    "a leaf_mask that returns an array": Mistake(
+        lambda: tk.leaf_mask(lambda x: x > 0)(LAYERS), ValueError, "layers.0.w"
+    ),
+    "a leaf_mask that asks for a traced value": Mistake(
+        lambda: jax.jit(lambda x: tk.leaf_mask(lambda leaf: leaf.sum() > 0)({"w": x}))(X), ValueError, "leaf w"
+    ),
+    "a leaf_mask of a class": Mistake(lambda: unchecked(tk.leaf_mask(has_axes))(eqx.nn.Linear), TypeError, "Linear"),
+    "a mask | a pattern": Mistake(lambda: MASK | "head.**", TypeError, "path_mask('head.**')"),
+    "a pattern & a mask": Mistake(lambda: unchecked(operator.and_)("head.**", MASK), TypeError, "path_mask('head.**')"),
+    "a mask & a predicate": Mistake(lambda: MASK & has_axes, TypeError, "leaf_mask(function)"),
+    "a mask | a class": Mistake(lambda: MASK | eqx.nn.Linear, TypeError, "path_mask(Linear)"),
+    "a mask & a tree of bools": Mistake(lambda: MASK & {"w": True}, TypeError, "jax.tree.map"),
+    "a tree of bools | a mask": Mistake(lambda: unchecked(operator.or_)({"w": True}, MASK), TypeError, "jax.tree.map"),
     "`not mask`": Mistake(lambda: not MASK, TypeError, "path_mask('**.w')"),
     "labels `or` others": Mistake(lambda: LABELS or MASK, TypeError, "path_labels({'**.w': 1})"),
-    "a mask or a bool": Mistake(lambda: MASK | TRUE, TypeError, "'bool'"),
-    "a mask and a tree": Mistake(lambda: MASK & {"w": TRUE}, TypeError, "'dict'"),
+    "a mask or a bool": Mistake(lambda: MASK | TRUE, TypeError, "True"),
     "a mask of a class": Mistake(lambda: MASK(eqx.nn.Linear), TypeError, "class Linear"),
     "what is trainable in a class": Mistake(lambda: tk.trainable(eqx.nn.Linear), TypeError, "class Linear"),
     # filters
@@ -144,14 +165,14 @@ MISTAKES: dict[str, Mistake] = {
         lambda: scan(lambda carry, _: ((carry[0], carry[1] + 1), None), (X, 0)), TypeError, "0 | 1"
     ),
     # rounding
-    "a dtype of integers": Mistake(lambda: tk.stochastic_round(X, jnp.int8, KEY), TypeError, "int8"),
-    "a key for a dtype": Mistake(lambda: tk.stochastic_round(X, KEY, jnp.bfloat16), TypeError, "key<fry>"),
-    "integers to round": Mistake(lambda: tk.stochastic_round(jnp.arange(3), jnp.bfloat16, KEY), TypeError, "[3]"),
+    "a dtype of integers": Mistake(lambda: training.stochastic_round(X, jnp.int8, KEY), TypeError, "int8"),
+    "a key for a dtype": Mistake(lambda: training.stochastic_round(X, KEY, jnp.bfloat16), TypeError, "key<fry>"),
+    "integers to round": Mistake(lambda: training.stochastic_round(jnp.arange(3), jnp.bfloat16, KEY), TypeError, "[3]"),
     "complex numbers in a real dtype": Mistake(
-        lambda: tk.stochastic_round(X.astype(complex), jnp.bfloat16, KEY), TypeError, "bfloat16"
+        lambda: training.stochastic_round(X.astype(complex), jnp.bfloat16, KEY), TypeError, "bfloat16"
     ),
     "several keys": Mistake(
-        lambda: tk.stochastic_round(X, jnp.bfloat16, jax.random.split(KEY, 3)), TypeError, "key<fry>[3]"
+        lambda: training.stochastic_round(X, jnp.bfloat16, jax.random.split(KEY, 3)), TypeError, "key<fry>[3]"
     ),
     # masks that are trees or functions
     "a class for a mask": Mistake(lambda: resolve(eqx.nn.Linear), ValueError, "path_mask(Linear)"),

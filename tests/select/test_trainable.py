@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import treekit as tk
+from treekit.testing import assert_trees_same
 
 
 @tk.node
@@ -73,8 +74,8 @@ CASES: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_leaves_that_can_be_trained(name: str) -> None:
     tree, expected = CASES[name]
-    tk.assert_trees_same(tk.trainable(tree), expected)
-    tk.assert_trees_same(tk.filter(tree, tk.trainable), tk.filter(tree, expected))
+    assert_trees_same(tk.trainable(tree), expected)
+    assert_trees_same(tk.filter(tree, tk.trainable), tk.filter(tree, expected))
 
 
 def test_an_attribute_that_is_set_later_counts() -> None:

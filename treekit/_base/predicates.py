@@ -27,10 +27,6 @@ else:  # typing has TypeIs from Python 3.13 on; at run time, any special form th
     TypeIs = TypeGuard
 
 
-_INEXACT_NUMBERS: Any = (float, complex)
-_LIKE_ARRAYS: Any = (*ARRAYS, int, *_INEXACT_NUMBERS)
-
-
 def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.number[Any] | np.bool_]:
     """Return True for JAX arrays, tracers, NumPy arrays and NumPy scalars, and False for Python numbers.
 
@@ -67,42 +63,6 @@ def is_inexact_array(
         return issubdtype(x.dtype, jnp.inexact)
     # NumPy's own type hierarchy, as in Equinox: a NumPy array of an extension dtype (bf16) is not inexact.
     return is_array(x) and bool(np.issubdtype(x.dtype, np.inexact))
-
-
-def is_array_like(x: object) -> bool:
-    """Return True for arrays, Python numbers and bools, and objects with `__jax_array__`.
-
-    Args:
-        x: any object.
-
-    Returns:
-        Whether `x` is an array or can be used as one. Agrees with `equinox.is_array_like` on every object, so a list
-        is not array-like.
-
-    >>> import jax.numpy as jnp
-    >>> is_array_like(jnp.ones(3)), is_array_like(1.0), is_array_like([1.0])
-    (True, True, False)
-    """
-    return isinstance(x, _LIKE_ARRAYS) or hasattr(x, "__jax_array__")
-
-
-def is_inexact_array_like(x: object) -> bool:
-    """Return True for array-like objects, as in `is_array_like`, that are floating-point or complex.
-
-    Args:
-        x: any object.
-
-    Returns:
-        Whether `x`, or the array that its `__jax_array__` returns, is inexact. Agrees with
-        `equinox.is_inexact_array_like` on every object.
-
-    >>> import jax.numpy as jnp
-    >>> is_inexact_array_like(jnp.ones(3)), is_inexact_array_like(1.0), is_inexact_array_like(1)
-    (True, True, False)
-    """
-    holder: Any = x
-    array: object = holder.__jax_array__() if hasattr(x, "__jax_array__") else x
-    return is_inexact_array(array) or (isinstance(array, _INEXACT_NUMBERS) and not is_array(array))
 
 
 def is_parameter(x: object) -> bool:

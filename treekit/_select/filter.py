@@ -2,7 +2,7 @@
 
 import abc
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -43,12 +43,12 @@ def filter(
 ) -> T:
     """Keep the leaves that satisfy a condition, and replace the others by None.
 
-    To train only some leaves of a model, wrap the optimizer in `treekit.optax.filtered` instead.
+    To train only some leaves of a model, wrap the optimizer in `treekit.optax.selective_transform` instead.
 
     Args:
         tree: any pytree.
-        filter_spec: a predicate on leaves, a `path_mask`, or a prefix tree of `tree` whose leaves are bools or one of
-            these.
+        filter_spec: a predicate on leaves, a mask function (`path_mask`, `leaf_mask`, `trainable`), or a prefix tree of
+            `tree` whose leaves are bools or one of these.
         inverse: keep the leaves that fail instead.
         replace: the replacement for leaves that are not kept.
         is_leaf: as in `jax.tree.flatten`.
@@ -164,7 +164,11 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
         )
     if callable(filter_spec) and jtu.all_leaves([filter_spec]):
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        return _as_bools(_answers(filter_spec, tree, leaves, is_leaf), leaves, treedef), leaves, treedef
+        return (
+            _checked("filter_spec", _answers(filter_spec, tree, leaves, is_leaf), range(len(leaves)), leaves, treedef),
+            leaves,
+            treedef,
+        )
     specs, prefix_treedef = jtu.tree_flatten(filter_spec)
     try:
         subtrees = prefix_treedef.flatten_up_to(tree)
@@ -176,10 +180,12 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
     parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]
     numbered = prefix_treedef.unflatten([part_def.unflatten(range(len(leaves))) for leaves, part_def in parts])
     all_leaves, treedef = [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
-    answers = [
+    each = [
         _answers(spec, part, leaves, is_leaf) for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True)
     ]
-    return _as_bools(itertools.chain.from_iterable(answers), all_leaves, treedef), all_leaves, treedef
+    everywhere = range(len(all_leaves))
+    keep = _checked("filter_spec", itertools.chain.from_iterable(each), everywhere, all_leaves, treedef)
+    return keep, all_leaves, treedef
 
 
 def _order(tree: PyTree) -> str:
@@ -214,26 +220,34 @@ def _answers(spec: Any, part: PyTree, leaves: list[Any], is_leaf: LeafPredicate 
     return map(spec, leaves) if callable(spec) else itertools.repeat(bool(spec), len(leaves))
 
 
-def _as_bools(answers: Iterable[Any], leaves: list[Any], treedef: PyTreeDef) -> list[bool]:
-    """Return the answers of a predicate for all leaves.
+def answers_of(
+    name: str, predicate: LeafPredicate, asked: Sequence[int], leaves: Sequence[Any], treedef: PyTreeDef
+) -> list[bool]:
+    """Return the answers of a predicate for those leaves whose indices are `asked`.
 
     Raises:
-        ValueError: the predicate raised an error, or an answer is not a bool; the message names the key path.
+        ValueError: the predicate raised an error, or an answer is not a bool; the message names it and the key path.
     """
+    return _checked(name, map(predicate, [leaves[i] for i in asked]), asked, leaves, treedef)
 
+
+def _checked(
+    name: str, answers: Iterable[Any], asked: Sequence[int], leaves: Sequence[Any], treedef: PyTreeDef
+) -> list[bool]:
     def place(i: int) -> str:
-        path = leaf_path_text(treedef.unflatten(range(len(leaves))), i)
-        return f"the leaf {path} ({describe(leaves[i])})"
+        path = leaf_path_text(treedef.unflatten(range(len(leaves))), asked[i])
+        return f"the leaf {path} ({describe(leaves[asked[i]])})"
 
     got: list[Any] = []
     try:
         got.extend(answers)
-        if len(got) < len(leaves):
+        if len(got) < len(asked):
             raise RuntimeError("the predicate raised StopIteration")  # which ends `map` silently
     except Exception as error:
+        every = "every leaf, functions and numbers too: let it begin with treekit.is_array(leaf) and"
         raise ValueError(
-            f"filter_spec raised an error for {place(len(got))}: {describe_error(error)}. A predicate is called with "
-            "every leaf, functions and numbers too: let it begin with treekit.is_array(leaf) and"
+            f"{name} raised an error for {place(len(got))}: {describe_error(error)}. A predicate is called with "
+            f"{every if len(asked) == len(leaves) else 'every array'}"
         ) from error
     for i, answer in enumerate(got):
         if type(answer) is bool:

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, NoReturn, TypeAlias
 
 from treekit._base.describe import check_bool, describe_value
 from treekit._base.jax import jtu
@@ -22,6 +22,7 @@ from treekit._base.predicates import is_parameter
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._select.filter import TreeSpec
+from treekit._select.masks import MaskSpec
 from treekit._select.walk import Matched, no_instance, unnamed_field, walk_matched
 
 Selector: TypeAlias = Pattern | type[Any]
@@ -31,11 +32,11 @@ class NoDefault:
     """The default of `path_labels`, with which a parameter that no pattern matches is an error."""
 
 
-def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -> "MaskSpec":
+def path_mask(*patterns: Selector, strict: bool = True) -> MaskSpec:
     """Return a mask function that is True at every leaf that one of the patterns or classes selects.
 
-    Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `freeze`, …), and as the `filter_spec` of
-    `filter`, `partition` and `filtered`.
+    Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `selective_transform(freeze_mask=)`, …),
+    and as the `filter_spec` of `filter` and `partition`.
 
     A key path is written as `jax.tree_util.keystr(path, simple=True, separator=".")` writes it: `layers.0.bias`. A Flax
     variable and its value have one path. A string pattern is a glob over the parts, which must match the whole path:
@@ -48,19 +49,18 @@ def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -
 
     Args:
         *patterns: globs, compiled regular expressions, or classes.
-        inverse: return a mask that is True where nothing matches, as `~path_mask(...)` does.
         strict: False accepts patterns and classes that match nothing.
 
     Returns:
         A function that maps a tree to a tree of bools with the same structure. `~mask`, `mask | other` and
-        `mask & other` are such functions too, also with `treekit.trainable`; `not`, `or` and `and` raise. Equal
+        `mask & other` are such functions too, also with `leaf_mask` and `trainable`; `not`, `or` and `and` raise. Equal
         patterns give equal masks, which can be hashed and pickled.
 
     Raises:
         ValueError: you pass no pattern, or an empty one. The mask raises one if a pattern does not match any leaf, or
             the tree has no instance of a class, unless `strict` is False; the message lists the nearest paths, or the
             classes. What may match a leaf hidden by a `MaskedNode` or None, as inside `masked`, does not raise.
-        TypeError: a pattern is neither a string, a compiled regular expression nor a class, or an option is not a bool.
+        TypeError: a pattern is neither a string, a compiled regular expression nor a class, or `strict` is not a bool.
             The mask raises one if it is called with a class.
 
     >>> import jax.numpy as jnp
@@ -73,8 +73,7 @@ def path_mask(*patterns: Selector, inverse: bool = False, strict: bool = True) -
     """
     if not patterns:
         raise ValueError("path_mask needs at least one pattern")
-    mask = PathMask(tuple(map(check_pattern_or_class, patterns)), check_bool("strict", strict))
-    return ~mask if check_bool("inverse", inverse) else mask
+    return PathMask(tuple(map(check_pattern_or_class, patterns)), check_bool("strict", strict))
 
 
 def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict: bool = True) -> "PathLabels":
@@ -114,56 +113,6 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
     return PathLabels(rows, default, check_bool("strict", strict))
 
 
-class MaskSpec(TreeSpec):
-    """A function that maps a tree to a tree of bools with the same structure; `|`, `&` and `~` make others."""
-
-    def __or__(self, other: "MaskSpec") -> "MaskSpec":
-        return Combined("|", (self, other)) if isinstance(cast(object, other), MaskSpec) else NotImplemented
-
-    def __and__(self, other: "MaskSpec") -> "MaskSpec":
-        return Combined("&", (self, other)) if isinstance(cast(object, other), MaskSpec) else NotImplemented
-
-    def __invert__(self) -> "MaskSpec":
-        return Inverse(self)
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError(
-            f"{self!r} is a function of a tree, which has no truth value: combine masks by ~mask, mask | other and "
-            "mask & other, not by `not`, `or` and `and`"
-        )
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Combined(MaskSpec):
-    """True where one of the masks is, for "|", or all of them, for "&"."""
-
-    operator: str
-    masks: tuple[MaskSpec, ...]
-
-    def __repr__(self) -> str:
-        return f"({f' {self.operator} '.join(map(repr, self.masks))})"
-
-    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
-        decide = any if self.operator == "|" else all
-        return list(map(decide, zip(*(mask.of_leaves(tree, is_leaf) for mask in self.masks), strict=True)))
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Inverse(MaskSpec):
-    """True where the mask is False."""
-
-    mask: MaskSpec
-
-    def __invert__(self) -> MaskSpec:
-        return self.mask
-
-    def __repr__(self) -> str:
-        return f"~{self.mask!r}"
-
-    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
-        return [not x for x in self.mask.of_leaves(tree, is_leaf)]
-
-
 @dataclasses.dataclass(frozen=True, repr=False)
 class PathMask(MaskSpec):
     """The mask function that `path_mask` returns."""
@@ -175,7 +124,7 @@ class PathMask(MaskSpec):
         options = ["strict=False"] * (not self.strict)
         return f"path_mask({', '.join([*map(_written, self.patterns), *options])})"
 
-    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         first = _first_matches("path_mask", self.patterns, tree, is_leaf, self.strict)
         return [i is not None for _, i in first]
 

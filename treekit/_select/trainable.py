@@ -10,21 +10,22 @@ from treekit._base.key_path import children_or_none, keyed_children
 from treekit._base.layouts import TRAINABLE
 from treekit._base.tree import is_none
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
-from treekit._select.paths import MaskSpec
+from treekit._select.masks import MaskSpec
 
 T = TypeVar("T")
 
 _WHOLE_CLASS = "__treekit_trainable__"  # an attribute of a class; False excludes all leaves in its instances
 
 
+@dataclasses.dataclass(frozen=True, repr=False)
 class Trainable(MaskSpec):
     """A mask function that is True for each leaf that can be trained.
 
     True for floating-point and complex arrays, except those in a field with `field(trainable=False)`: buffers, such as
     running statistics or a fixed embedding. False for every other leaf.
 
-    Use it wherever Optax accepts a mask function, and as the `filter_spec` of `treekit.optax.filtered`, `filter` and
-    `partition`. For classes that you did not write, combine it with a mask by name or by class, such as
+    Use it wherever Optax accepts a mask function, and as the `filter_spec` of `filter` and `partition`. For classes of
+    others, combine it with a mask by name or by class, such as
     `trainable & ~path_mask(BatchNorm, "**.running_mean")`; or set the attribute `__treekit_trainable__` of the class to
     False. Equinox's own `filter` and `partition` call a function with each leaf, without its field: pass them
     `trainable(tree)`.
@@ -59,8 +60,7 @@ class Trainable(MaskSpec):
     def __repr__(self) -> str:
         return "treekit.trainable"
 
-    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
-        """Return the bools in the order of the leaves."""
+    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
         numbered = treedef.unflatten(range(len(leaves)))
         frozen = declared_frozen(numbered)

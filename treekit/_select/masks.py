@@ -1,0 +1,152 @@
+"""Mask functions: `leaf_mask`, and what `&`, `|` and `~` make of it, of `path_mask` and of `trainable`."""
+
+import abc
+import dataclasses
+from typing import Any, NoReturn
+
+import jax
+
+from treekit._base.describe import describe_value
+from treekit._base.jax import jtu
+from treekit._base.predicates import is_array
+from treekit._base.types import IsLeaf, LeafPredicate, PyTree
+from treekit._select.filter import TreeSpec, answers_of
+
+
+def leaf_mask(predicate: LeafPredicate) -> "MaskSpec":
+    """Return a mask function that is True at every array for which a predicate is True.
+
+    Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `selective_transform(freeze_mask=)`, …),
+    and as the `filter_spec` of `filter` and `partition`. `&`, `|` and `~` combine it with `path_mask` and `trainable`.
+
+    The predicate is called with arrays only. At every other leaf (a function, a string, a Python number) the mask is
+    False, and `~` does not make that True.
+
+    Args:
+        predicate: takes an array, and returns a bool. Optax calls a mask with the params in `init`, and with the
+            updates in `update`, so ask for shapes and dtypes, not for values.
+
+    Returns:
+        A function that maps a tree to a tree of bools with the same structure. Equal predicates give equal masks.
+
+    Raises:
+        TypeError: `predicate` is not a function of a leaf.
+        ValueError: raised by the mask if the predicate raises an error, or does not return a bool; the message names
+            the key path.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> params = {"embed": jnp.ones((3, 2)), "w": jnp.ones((2, 2)), "b": jnp.ones(2), "f": jax.nn.relu}
+    >>> leaf_mask(lambda x: x.ndim > 1)(params)
+    {'b': False, 'embed': True, 'f': False, 'w': True}
+    >>> from treekit import path_mask
+    >>> (leaf_mask(lambda x: x.ndim > 1) & ~path_mask("embed"))(params)
+    {'b': False, 'embed': False, 'f': False, 'w': True}
+    """
+    if not callable(predicate) or isinstance(predicate, (type, TreeSpec)) or not jtu.all_leaves([predicate]):
+        raise TypeError(
+            f"leaf_mask takes a function of one leaf, leaf_mask(lambda x: x.ndim > 1); found "
+            f"{describe_value(predicate)}. To select by name or by class, use treekit.path_mask"
+        )
+    return LeafMask(predicate)
+
+
+class MaskSpec(TreeSpec):
+    """A function that maps a tree to a tree of bools with the same structure; `|`, `&` and `~` make others."""
+
+    @abc.abstractmethod
+    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+        """Return a bool for each leaf in order; None, which is False in the mask, where it does not ask about it."""
+
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+        return [x is True for x in self.answers(tree, is_leaf)]
+
+    def __or__(self, other: object) -> "MaskSpec":
+        return Combined("|", (self, _mask("|", self, other)))
+
+    def __and__(self, other: object) -> "MaskSpec":
+        return Combined("&", (self, _mask("&", self, other)))
+
+    # Called for a `self` that is on the right of something else, which is an error.
+    __ror__, __rand__ = __or__, __and__
+
+    def __invert__(self) -> "MaskSpec":
+        return Inverse(self)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is a function of a tree, which has no truth value: combine masks by ~mask, mask | other and "
+            "mask & other, not by `not`, `or` and `and`"
+        )
+
+
+def _mask(operator: str, mask: MaskSpec, other: object) -> MaskSpec:
+    """Return what a mask is combined with; raise a TypeError if it is not a mask function of treekit."""
+    if isinstance(other, MaskSpec):
+        return other
+    if isinstance(other, (str, type)):
+        advice = f"Write path_mask({other.__name__ if isinstance(other, type) else repr(other)})"
+    elif callable(other) and jtu.all_leaves([other]):
+        advice = (
+            "Write leaf_mask(function) if it takes one leaf. If it takes the whole tree, combine what they return: "
+            f"lambda tree: jax.tree.map(lambda x, y: x {operator} y, mask(tree), function(tree))"
+        )
+    else:
+        advice = (
+            "Combine a tree of bools with the mask of a tree: lambda tree: jax.tree.map(lambda x, y: "
+            f"x {operator} y, mask(tree), bools)"
+        )
+    raise TypeError(
+        f"{mask!r} {operator} {describe_value(other)}: a mask function is combined with path_mask, leaf_mask and "
+        f"trainable only. {advice}"
+    )
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class LeafMask(MaskSpec):
+    """The mask function that `leaf_mask` returns."""
+
+    predicate: LeafPredicate
+
+    def __repr__(self) -> str:
+        return f"leaf_mask({describe_value(self.predicate)})"
+
+    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
+        asked = [i for i, x in enumerate(leaves) if is_array(x) or isinstance(x, jax.ShapeDtypeStruct)]
+        answers: list[Any] = [None] * len(leaves)
+        for i, answer in zip(asked, answers_of("leaf_mask", self.predicate, asked, leaves, treedef), strict=True):
+            answers[i] = answer
+        return answers
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Combined(MaskSpec):
+    """True where one of two masks is, for "|", or both of them, for "&"."""
+
+    operator: str
+    masks: tuple[MaskSpec, MaskSpec]
+
+    def __repr__(self) -> str:
+        return f"({f' {self.operator} '.join(map(repr, self.masks))})"
+
+    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+        pairs = zip(*(mask.answers(tree, is_leaf) for mask in self.masks), strict=True)
+        decisive = self.operator == "|"
+        return [decisive if decisive in pair else None if None in pair else not decisive for pair in pairs]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Inverse(MaskSpec):
+    """True where the mask is False."""
+
+    mask: MaskSpec
+
+    def __invert__(self) -> MaskSpec:
+        return self.mask
+
+    def __repr__(self) -> str:
+        return f"~{self.mask!r}"
+
+    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+        return [None if x is None else not x for x in self.mask.answers(tree, is_leaf)]
