@@ -48,14 +48,14 @@ CODES = {"mu": jnp.int8, "nu": jnp.uint8}
 OPTIMIZERS: dict[str, Any] = {
     "adam of plain Optax": plain.adam(0.1),
     "adam": ADAM,
-    "filtered": optax.filtered(ADAM),
+    "selective_transform": optax.selective_transform(ADAM, freeze_mask=False),
     "masked": optax.masked(ADAM, matrices),
     "partition": optax.partition({"a": ADAM, "b": optax.sgd(0.1)}, tk.path_labels({"**.bias": "b"}, default="a")),
     "inject_hyperparams": optax.inject_hyperparams(optax.adamw)(0.1, mask=matrices),
     "MultiSteps": optax.MultiSteps(ADAM, 2),
     "apply_if_finite": optax.apply_if_finite(ADAM, 2),
     "params_ema": optax.chain(ADAM, training.params_ema(0.9)),
-    "dtype_preserving, 8 bits": training.store_state(ADAM, state_dtype=CODES, rounding="stochastic"),
+    "dtype_preserving, 8 bits": training.store_state(ADAM, CODES, rounding="stochastic"),
 }
 
 
@@ -87,13 +87,13 @@ def calls(leaves: int) -> Calls:
         ),
         "get_hyperparams": lambda: training.get_hyperparams(state),
         "set_hyperparams": lambda: training.set_hyperparams(state, learning_rate=0.2),
-        "get_ema": lambda: training.get_ema(averaged, a),
+        "get_params_ema": lambda: training.get_params_ema(averaged, a),
         "summary of sgd": lambda: training.summary(optax.sgd(0.1), a),
         "tree_stack, traced": traced(lambda x, y: tk.tree_stack([x, y]), a, b),
         "tree_unstack, traced": traced(tk.tree_unstack, a),
         "tree_ravel, traced": traced(lambda x: tk.tree_ravel(x)[0], a),
         "apply_gradients, traced": traced(
-            lambda grads, state, params: optax.apply_gradients(ADAM, grads, state, params),
+            lambda grads, state, params: training.apply_gradients(ADAM, grads, state, params),
             *(a, jax.eval_shape(ADAM.init, a), a),
         ),
     }

@@ -15,6 +15,7 @@ import optax
 
 import treekit.optax as tko
 from benchmarks._timing import QUICK, Ratio, Section, measure, show
+from treekit import training
 
 K = 8
 SIZE = 2_000_000 if QUICK else 20_000_000
@@ -70,7 +71,7 @@ def by_apply_gradients(optimizer: Any) -> Step:
     """A step of treekit's in one call."""
 
     def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
-        return tko.apply_gradients(optimizer, grads, state, params)
+        return training.apply_gradients(optimizer, grads, state, params)
 
     return step
 

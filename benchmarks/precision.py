@@ -36,22 +36,22 @@ class Precision(NamedTuple):
     rounds_params: bool = False
 
 
-def precision(dtype: Any, *, rounds_params: bool = False, **options: Any) -> Precision:
-    return Precision(dtype, lambda tx: training.store_state(tx, **options), rounds_params)
+def precision(dtype: Any, *, state: Any = None, rounds_params: bool = False, **options: Any) -> Precision:
+    return Precision(dtype, lambda tx: training.store_state(tx, state, **options), rounds_params)
 
 
 F32 = precision(jnp.float32)
 IN_16_BITS = {
     "f32": F32,
     "bf16, nearest": precision(jnp.bfloat16),
-    "bf16, state in f32": precision(jnp.bfloat16, state_dtype=jnp.float32),
+    "bf16, state in f32": precision(jnp.bfloat16, state=jnp.float32),
     "bf16, stochastic": precision(jnp.bfloat16, rounding="stochastic", rounds_params=True),
 }
 IN_8_BITS = {
     "f32": F32,
-    "int8, uint8": precision(jnp.float32, rounding="stochastic", state_dtype={"mu": jnp.int8, "nu": jnp.uint8}),
-    "int8, bf16": precision(jnp.float32, rounding="stochastic", state_dtype={"mu": jnp.int8, "nu": jnp.bfloat16}),
-    "bf16": precision(jnp.float32, rounding="stochastic", state_dtype=jnp.bfloat16),
+    "int8, uint8": precision(jnp.float32, rounding="stochastic", state={"mu": jnp.int8, "nu": jnp.uint8}),
+    "int8, bf16": precision(jnp.float32, rounding="stochastic", state={"mu": jnp.int8, "nu": jnp.bfloat16}),
+    "bf16": precision(jnp.float32, rounding="stochastic", state=jnp.bfloat16),
 }
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 import treekit.optax
-from treekit.optax._mirror.lookup import OURS
+from treekit.optax._mirror.ours import OURS
 
 FOLDER = Path(treekit.optax.__file__).parent
 
@@ -38,7 +38,7 @@ def file(module: str) -> Path:
 
 
 def text(module: str) -> str:
-    """The stub of a module, as ruff formats it. That of Optax itself has only the names that are not ours."""
+    """The stub of a module, as ruff formats it."""
     path = f"optax.{module}" if module else "optax"
     made = f'"""The names of `{path}`, for type checkers. Made by `make stubs`."""\n\n{_names(module, path)}'
     for command in (["check", "--fix", "--quiet", "--select", "I"], ["format"]):
@@ -49,12 +49,11 @@ def text(module: str) -> str:
 
 def _names(module: str, path: str) -> str:
     theirs = getattr(optax, module) if module else optax
-    ours = {} if module else vars(treekit.optax)
     imports = [] if module else [f"from treekit.optax import {name} as {name}" for name in MODULES if name]
     assigned: list[str] = []
     for name in (name for name in dir(theirs) if not name.startswith("_")):
         value = getattr(theirs, name)
-        if name in ours or (isinstance(value, types.ModuleType) and not value.__name__.startswith("optax.")):
+        if isinstance(value, types.ModuleType) and (name in MODULES or not value.__name__.startswith("optax.")):
             continue
         replacement = next((ours for theirs, ours in OURS.items() if theirs is value and ours is not value), None)
         if module == "" and name in TYPES:

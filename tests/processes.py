@@ -78,7 +78,7 @@ def train(tx: Any, place: Place | None) -> tuple[Any, Any]:
     """Take three steps from a jitted init, on all devices, or with whole arrays in this process."""
     params, grads = (place.tree(tree) if place else jax.tree.map(jnp.asarray, tree) for tree in (PARAMS, GRADS))
     state = jax.jit(tx.init)(params)
-    step = jax.jit(lambda grads, state, params: tko.apply_gradients(tx, grads, state, params))
+    step = jax.jit(lambda grads, state, params: training.apply_gradients(tx, grads, state, params))
     for _ in range(3):
         params, state = step(grads, state, params)
     return params, state

@@ -69,6 +69,8 @@ def statements(module: str) -> tuple[ast.stmt, ...]:
     """The statements of a module of treekit, and those inside its `if` and `try`."""
     base = ROOT / module.replace(".", "/")
     path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    if module == "treekit.optax":  # of whose names there is a stub
+        path = base / "_names" / "__init__.pyi"
     return tuple(_flat(ast.parse(path.read_text(encoding="utf-8")).body))
 
 
@@ -102,9 +104,16 @@ def _defined(x: ast.stmt) -> list[str]:
 
 
 def public_names(module: str) -> list[str]:
-    """What a module defines, and what it imports as a name of its own (`filter as filter`)."""
-    imported = [alias.asname or "_" for x in statements(module) if isinstance(x, ast.ImportFrom) for alias in x.names]
-    names = {*imported, *(name for x in statements(module) for name in _defined(x))}
+    """What a module defines, and what it imports as a name of its own (`filter as filter`).
+
+    Of `treekit.optax`, those that are not Optax's own functions.
+    """
+    froms = [x for x in statements(module) if isinstance(x, ast.ImportFrom)]
+    if module == "treekit.optax":
+        froms = [x for x in froms if str(x.module).startswith("treekit.optax._wrappers.")]
+        return sorted(alias.name for x in froms for alias in x.names)
+    names = {*(alias.asname or "_" for x in froms for alias in x.names)}
+    names |= {name for x in statements(module) for name in _defined(x)}
     return sorted(name for name in names if not name.startswith("_"))
 
 

@@ -53,8 +53,8 @@ RUNS: dict[str, tuple[str, str]] = {
         "True treekit.optax",
     ),
     "a name is not looked for in Optax where nobody imports it": (
-        "import treekit\ntry: treekit.filtered\nexcept AttributeError as error: print(error)",
-        "module 'treekit' has no attribute 'filtered'",
+        "import treekit\ntry: treekit.masked\nexcept AttributeError as error: print(error)",
+        "module 'treekit' has no attribute 'masked'",
     ),
     "a star import has every public name and no module": (STAR, "True False True True GradientTransformation False"),
     "no Optax": (MISSING.format(name="optax", statement="from treekit import optax"), INSTALL),

@@ -100,7 +100,7 @@ def by_rounding(optimizer: Any) -> Step:
 
     def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
         key = untyped.random.fold_in(untyped.random.key(0), state.rounding_count)
-        return tko.apply_gradients(optimizer, grads, state, params, key=key)
+        return training.apply_gradients(optimizer, grads, state, params, key=key)
 
     return step
 
@@ -109,9 +109,9 @@ def rounded() -> dict[str, tuple[str, Any, Step]]:
     """Ways to train in 8, 16 and 32 bits: the dtype of params and gradients, an optimizer, and its step."""
     jnp = untyped.numpy
     adamw = optax.with_extra_args_support(optax.adamw(1e-3))
-    in_float32 = training.store_state(adamw, state_dtype=jnp.float32)
+    in_float32 = training.store_state(adamw, jnp.float32)
     stochastic, eight, quieter = (
-        training.store_state(adamw, state_dtype=dtypes, rounding="stochastic")
+        training.store_state(adamw, dtypes, rounding="stochastic")
         for dtypes in (None, {"mu": jnp.int8, "nu": jnp.uint8}, {"mu": jnp.int8, "nu": jnp.bfloat16})
     )
     return {

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 from jax import monitoring
 
-import treekit
 import treekit.optax as tko
 from benchmarks import wrappers
 from benchmarks._timing import QUICK, setting
@@ -72,7 +71,7 @@ def of_eager() -> Iterator[Figure]:
     """Programs a step, once warm: JAX would compile in each where functions are made again."""
     x, key = jnp.full((2, 3), 0.3, jnp.float32), jax.random.key(0)
     calls: dict[str, Callable[[], object]] = {
-        "stochastic_round": lambda: treekit.stochastic_round(x, jnp.bfloat16, key),
+        "stochastic_round": lambda: training.stochastic_round(x, jnp.bfloat16, key),
         "apply_updates(key=)": lambda: tko.apply_updates([x.astype(jnp.bfloat16)], [x], key=key),
         'dtype_preserving(rounding="stochastic")': stepping(training.store_state(tko.adam(0.1), rounding="stochastic")),
         "MultiSteps": stepping(tko.MultiSteps(tko.adam(0.1), 3)),

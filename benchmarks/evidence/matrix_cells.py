@@ -47,7 +47,7 @@ def _counting(o: Any) -> Any:
         return descent, CountingState(state.steps + 1, state.seen | True, state.rate * 0.9)
 
     tx = plain_optax.GradientTransformation(init, update)
-    return tx if o is plain_optax else treekit_optax.dtype_preserving(tx)
+    return tx if o is plain_optax else treekit_optax.chain(tx)
 
 
 _SCHEDULE = plain_optax.linear_schedule(1e-2, 1e-3, 10)
@@ -94,7 +94,7 @@ def _inject(o: Any, make: Factory) -> Any:
 
 Wrapper = Callable[[Any, Factory], Any]  # from the module and what makes the optimizer
 _SIMPLE: dict[str, Wrapper] = {
-    "plain": lambda o, make: make(o) if o is plain_optax else o.dtype_preserving(o.filtered(make(o))),
+    "plain": lambda o, make: make(o) if o is plain_optax else o.chain(make(o)),
     "masked": lambda o, make: o.masked(make(o), _all_true),
     "partition": lambda o, make: o.partition({"a": make(o), "b": o.set_to_zero()}, _all_labelled),
     "inject_hyperparams": _inject,

@@ -19,7 +19,7 @@ CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
 
 
 def eight_bit(tx: Any, names: Any = CODES) -> Any:
-    return training.store_state(tx, state_dtype=names, rounding="stochastic")
+    return training.store_state(tx, names, rounding="stochastic")
 
 
 def matrices(dtype: str, *shapes: tuple[int, int]) -> list[Any]:

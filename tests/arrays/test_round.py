@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import treekit as tk
 from tests.releases import enable_x64
+from treekit import training
 
 KEY = jax.random.key(0)
 finfo: Any = jnp.finfo
@@ -46,7 +46,7 @@ def deviation(share: Any, chance: Any, n: int = N) -> float:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_the_dtype_holds_stays_as_it_is(dtype: str) -> None:
     values = grid(dtype)
-    rounded = tk.stochastic_round(jnp.asarray(values), dtype, KEY)
+    rounded = training.stochastic_round(jnp.asarray(values), dtype, KEY)
     assert rounded.dtype == dtype
     back = np.asarray(rounded.astype(jnp.float32))
     np.testing.assert_array_equal(back, values)  # inf, and NaN with NaN
@@ -62,7 +62,7 @@ def test_what_it_does_not_hold_becomes_a_neighbour_and_itself_on_average(dtype: 
         chance = (x - low) / (high - low)
         for sign in (1, -1):
             samples = jnp.broadcast_to(jnp.asarray(sign * x), (N, len(x)))
-            rounded = sign * np.asarray(tk.stochastic_round(samples, dtype, KEY)).astype(np.float64)
+            rounded = sign * np.asarray(training.stochastic_round(samples, dtype, KEY)).astype(np.float64)
             assert bool(((rounded == low) | (rounded == high)).all())
             assert deviation((rounded == high).mean(0), chance) < 5
 
@@ -75,7 +75,7 @@ def test_what_is_too_large_is_rounded_to_nearest(dtype: str) -> None:
     with np.errstate(over="ignore"):
         x = jnp.asarray((np.array([1, 1.0001, 1.001, 1.01, 1.2, 2]) * largest).astype(np.float32))
     x = jnp.concatenate([x, -x, jnp.array([jnp.inf, -jnp.inf, jnp.nan], jnp.float32)])
-    rounded, nearest = tk.stochastic_round(x, dtype, KEY), x.astype(dtype)
+    rounded, nearest = training.stochastic_round(x, dtype, KEY), x.astype(dtype)
     np.testing.assert_array_equal(rounded.astype(jnp.float32), nearest.astype(jnp.float32))
 
 
@@ -83,12 +83,12 @@ def test_what_is_too_large_is_rounded_to_nearest(dtype: str) -> None:
 def test_a_nan_in_the_lower_half_of_its_bits_stays_one() -> None:
     words = jnp.array([0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF], jnp.uint32)
     x = jax.lax.bitcast_convert_type(words, jnp.float32)
-    assert bool(jnp.isnan(tk.stochastic_round(x, jnp.bfloat16, KEY)).all())
+    assert bool(jnp.isnan(training.stochastic_round(x, jnp.bfloat16, KEY)).all())
 
 
 def rounded_up(key: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Whether each element of one shape, halfway between two values of bf16, is rounded up."""
-    return np.asarray(tk.stochastic_round(jnp.full(shape, 1 + 2**-8), jnp.bfloat16, key)).ravel() > 1
+    return np.asarray(training.stochastic_round(jnp.full(shape, 1 + 2**-8), jnp.bfloat16, key)).ravel() > 1
 
 
 def independent(a: np.ndarray, b: np.ndarray) -> bool:
@@ -111,32 +111,32 @@ def test_elements_and_keys_of_every_kind_are_rounded_independently(shape: tuple[
 def test_one_element_over_many_keys_is_right_on_average(shape: tuple[int, ...]) -> None:
     keys = jax.random.split(KEY, N)
     x = jnp.full(shape, 1 + 0.25 * 2**-7)
-    rounded = jax.vmap(lambda key: tk.stochastic_round(x, jnp.bfloat16, key))(keys)
+    rounded = jax.vmap(lambda key: training.stochastic_round(x, jnp.bfloat16, key))(keys)
     assert deviation(np.asarray(rounded > 1).mean(0), 0.25) < 5
 
 
 def test_the_same_key_rounds_the_same_way() -> None:
     x = jnp.linspace(0.1, 3, 999).reshape(27, 37)
-    eager = tk.stochastic_round(x, jnp.bfloat16, KEY)
-    jitted = jax.jit(tk.stochastic_round, static_argnums=1)(x, jnp.bfloat16, KEY)
-    raw = tk.stochastic_round(x, jnp.bfloat16, jax.random.key_data(KEY))
-    for same in (jitted, raw, tk.stochastic_round(np.asarray(x), jnp.bfloat16, KEY)):
+    eager = training.stochastic_round(x, jnp.bfloat16, KEY)
+    jitted = jax.jit(training.stochastic_round, static_argnums=1)(x, jnp.bfloat16, KEY)
+    raw = training.stochastic_round(x, jnp.bfloat16, jax.random.key_data(KEY))
+    for same in (jitted, raw, training.stochastic_round(np.asarray(x), jnp.bfloat16, KEY)):
         assert bool((eager == same).all())
-    assert bool((eager != tk.stochastic_round(x, jnp.bfloat16, jax.random.key(1))).any())
-    assert not tk.stochastic_round(1.003, jnp.bfloat16, KEY).weak_type
+    assert bool((eager != training.stochastic_round(x, jnp.bfloat16, jax.random.key(1))).any())
+    assert not training.stochastic_round(1.003, jnp.bfloat16, KEY).weak_type
 
 
 @pytest.mark.parametrize("have", ["bfloat16", "float16", "float8_e5m2", "float32"])
 def test_a_dtype_that_holds_all_values_is_a_cast(have: str) -> None:
     x = jnp.asarray(positive(jnp.float16)[::97]).astype(have)
-    assert bool((tk.stochastic_round(x, jnp.float32, KEY) == x.astype(jnp.float32)).all())
+    assert bool((training.stochastic_round(x, jnp.float32, KEY) == x.astype(jnp.float32)).all())
 
 
 def test_from_one_16_bit_dtype_to_the_other() -> None:
     x = jnp.full(N, 1 + 2**-9, jnp.float16)
-    assert set(tk.stochastic_round(x, jnp.bfloat16, KEY).tolist()) == {1.0, 1 + 2**-7}
+    assert set(training.stochastic_round(x, jnp.bfloat16, KEY).tolist()) == {1.0, 1 + 2**-7}
     tiny = jnp.full(N, 2.0**-25, jnp.bfloat16)
-    assert set(tk.stochastic_round(tiny, jnp.float16, KEY).tolist()) == {0.0, 2.0**-24}
+    assert set(training.stochastic_round(tiny, jnp.float16, KEY).tolist()) == {0.0, 2.0**-24}
 
 
 @pytest.mark.parametrize("to", ["float32", "bfloat16", "float16", "float8_e4m3fn"])
@@ -144,7 +144,7 @@ def test_from_f64(to: str) -> None:
     with enable_x64(True):
         step = 2.0 ** -finfo(to).nmant
         x = jnp.full(N, 1 + step / 4, jnp.float64)
-        rounded = np.asarray(tk.stochastic_round(x, to, KEY)).astype(np.float64)
+        rounded = np.asarray(training.stochastic_round(x, to, KEY)).astype(np.float64)
         assert set(rounded.tolist()) == {1.0, 1 + step}
         assert deviation((rounded > 1).mean(), 0.25) < 5
 
@@ -152,17 +152,17 @@ def test_from_f64(to: str) -> None:
 def test_both_parts_of_a_complex_number_are_rounded() -> None:
     with enable_x64(True):
         x = jnp.full(N, (1 + 2**-24) * (1 + 2j), jnp.complex128)
-        rounded = tk.stochastic_round(x, jnp.complex64, KEY)
+        rounded = training.stochastic_round(x, jnp.complex64, KEY)
         assert rounded.dtype == jnp.complex64
         assert independent(np.asarray(rounded.real) > 1, np.asarray(rounded.imag) > 2)
         assert set(rounded.real.tolist()) == {1.0, 1 + 2.0**-23}
-        assert tk.stochastic_round(x.real, jnp.complex64, KEY).dtype == jnp.complex64
+        assert training.stochastic_round(x.real, jnp.complex64, KEY).dtype == jnp.complex64
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_the_derivative_is_that_of_a_cast(dtype: str) -> None:
     def f(x: jax.Array) -> jax.Array:
-        return jnp.sum(3 * tk.stochastic_round(x, dtype, KEY).astype(jnp.float32))
+        return jnp.sum(3 * training.stochastic_round(x, dtype, KEY).astype(jnp.float32))
 
     x = jnp.linspace(-2, 2, 7)
     np.testing.assert_array_equal(jax.grad(f)(x), np.full(7, 3.0))
@@ -181,7 +181,7 @@ WRONG: dict[str, list[tuple[Any, Any, Any]]] = {  # by the argument that the mes
 def test_what_is_wrong_is_named(argument: str) -> None:
     for arguments in WRONG[argument]:
         with pytest.raises(TypeError, match=rf"\b{argument} must be"):
-            tk.stochastic_round(*arguments)
+            training.stochastic_round(*arguments)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -190,5 +190,5 @@ def test_from_f64_the_mean_holds_down_to_the_smallest_normal_number(dtype: str) 
         info = finfo(dtype)
         border, unit = float(info.smallest_normal), float(info.smallest_subnormal)
         for x, mean in ((border, border), (border + unit / 4, border + unit / 4), (border - unit, 0.0), (unit, 0.0)):
-            rounded = np.asarray(tk.stochastic_round(jnp.full(N, x, jnp.float64), dtype, KEY)).astype(np.float64)
+            rounded = np.asarray(training.stochastic_round(jnp.full(N, x, jnp.float64), dtype, KEY)).astype(np.float64)
             assert abs(rounded.mean() - mean) < unit / 20, "what the docstring says no longer holds"

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import treekit as tk
+from treekit.testing import assert_trees_same
 
 EQX: Any = eqx  # of its functions, not all are typed
 KEY = jax.random.key(0)
@@ -69,7 +70,7 @@ def by_hand(f: Any, carry: Any, xs: Any, length: Any = None, reverse: bool = Fal
     return carry, tk.tree_stack(ys[::-1] if reverse else ys)
 
 
-assert_close = functools.partial(tk.assert_trees_same, rtol=1e-5)
+assert_close = functools.partial(assert_trees_same, rtol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES)

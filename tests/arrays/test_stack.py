@@ -14,6 +14,7 @@ import treekit as tk
 from tests.errors.mistake import unchecked
 from tests.releases import enable_x64, keys
 from tests.trees import EXAMPLES, INT, Twig, untyped
+from treekit.testing import assert_trees_same
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 
@@ -43,8 +44,8 @@ def test_unstack_undoes_stack(name: str) -> None:
     for x, y in zip(arrays_of(stacked), arrays_of(trees[0]), strict=True):
         assert x.shape == (3, *y.shape) and x.dtype == y.dtype
     for got, tree in zip(tk.tree_unstack(stacked), trees, strict=True):
-        tk.assert_trees_same(tk.filter(got, tk.is_array, inverse=True), tk.filter(tree, tk.is_array, inverse=True))
-        tk.assert_trees_same(tk.filter_arrays(got), jax.tree.map(jnp.asarray, tk.filter_arrays(tree)))
+        assert_trees_same(tk.filter(got, tk.is_array, inverse=True), tk.filter(tree, tk.is_array, inverse=True))
+        assert_trees_same(tk.filter_arrays(got), jax.tree.map(jnp.asarray, tk.filter_arrays(tree)))
 
 
 WIDE = ("int64", "float64", "complex128")
@@ -125,8 +126,8 @@ def test_unravel_undoes_ravel(name: str) -> None:
     inexact = tk.filter(tree, tk.is_inexact_array)
     assert flat.shape == (sum(x.size for x in jax.tree.leaves(inexact)),)
     kept, others = tk.partition(unravel(flat), tk.is_inexact_array)
-    tk.assert_trees_same(kept, jax.tree.map(jnp.asarray, inexact))
-    tk.assert_trees_same(others, tk.filter(tree, tk.is_inexact_array, inverse=True))
+    assert_trees_same(kept, jax.tree.map(jnp.asarray, inexact))
+    assert_trees_same(others, tk.filter(tree, tk.is_inexact_array, inverse=True))
 
 
 def test_dtypes_are_kept() -> None:

@@ -16,6 +16,7 @@ import treekit as tk
 from tests.trees import Box, untyped
 from treekit import optax as tko
 from treekit import training
+from treekit.testing import assert_trees_same
 
 MODEL = {"layers": [{"w": jnp.ones(2)}, {"w": jnp.ones(2)}]}
 
@@ -77,7 +78,7 @@ LISTED: dict[str, Callable[[Any], list[str]]] = {
 # What raises for a tree whose leaf with this name is wrong, and names it.
 ADAM = tko.adam(0.1)
 MISTAKES: dict[str, Callable[[Any, Any, str], Any]] = {
-    "apply_gradients": lambda tree, wrong, name: tko.apply_gradients(ADAM, wrong, ADAM.init(tree), tree),
+    "apply_gradients": lambda tree, wrong, name: training.apply_gradients(ADAM, wrong, ADAM.init(tree), tree),
     "update": lambda tree, wrong, name: ADAM.update(wrong, ADAM.init(tree), tree),
     "apply_updates": lambda tree, wrong, name: tko.apply_updates(tree, wrong),
     "graft": lambda tree, wrong, name: tk.graft(tree, wrong, strict=True),
@@ -120,7 +121,7 @@ def test_values_go_into_boxes_and_out_of_them_without_rename(init: Any) -> None:
     ones = jax.tree.map(jnp.ones_like, (boxed, unboxed))
     for new, old in itertools.permutations(ones):
         got, report = tk.graft(jax.tree.map(lambda x: 0 * x, new), old)
-        tk.assert_trees_same(got, new)
+        assert_trees_same(got, new)
         assert len(report.kept) == len(report)
     assert list(tk.to_state_dict(boxed)) == list(tk.to_state_dict(unboxed))
 
@@ -132,15 +133,15 @@ def test_what_a_name_selects_of_params_in_boxes_is_trained() -> None:
     assert list(found) == ["a.kernel", "b.kernel"] and all(isinstance(x, jax.Array) for x in found.values())
     labels = tk.path_labels({"**.kernel": "a"}, default="b")
     optimizers: list[Any] = [
-        tko.filtered(tko.sgd(1.0), mask),
+        tko.selective_transform(tko.sgd(1.0), freeze_mask=~mask),
         tko.chain(tko.sgd(1.0), training.scale_by_tree(tk.path_labels({"**.kernel": 1.0}, default=0.0))),
         tko.partition({"a": tko.sgd(1.0), "b": tko.set_to_zero()}, labels),
     ]
     for tx in optimizers:
         boxed, unboxed = (jax.tree.map(jnp.ones_like, x) for x in (BOXED, UNBOXED))
-        got, want = (tko.apply_gradients(tx, x, tx.init(x), x)[0] for x in (boxed, unboxed))
+        got, want = (training.apply_gradients(tx, x, tx.init(x), x)[0] for x in (boxed, unboxed))
         assert untyped.tree.structure(got) == untyped.tree.structure(boxed)
-        tk.assert_trees_same(meta.unbox(got), want)
+        assert_trees_same(meta.unbox(got), want)
         assert [float(x.max()) for x in tk.to_state_dict(got).values()] == [1.0, 0.0, 1.0, 0.0]
     replaced: Any = tk.tree_at("a.kernel", BOXED, 3)
     assert type(replaced["a"]["kernel"]) is linen.Partitioned and replaced["a"]["kernel"].value == 3

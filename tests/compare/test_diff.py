@@ -21,6 +21,7 @@ import treekit as tk
 from tests.releases import HOST_MEMORY, P, needs
 from tests.trees import FLOAT, Box, Point, Refusing, Twig, deleted, follow, is_leaf, places, trees, untyped
 from treekit._compare.diff import Kind, TreeDiff
+from treekit.testing import assert_trees_same
 
 KEY = jax.random.key(0)
 nan = float("nan")
@@ -197,7 +198,7 @@ def test_laws_of_any_two_trees(a: Any, b: Any) -> None:
     assert sorted(told(diff, mirrored=True)) == sorted(told(back))
     same_structure = untyped.tree.structure(a) == untyped.tree.structure(b)
     if not diff:
-        tk.assert_trees_same(a, b)
+        assert_trees_same(a, b)
         assert same_structure
         assert all(map(lambda x, y: type(x) is type(y), jax.tree.leaves(a), jax.tree.leaves(b)))
         return
@@ -206,7 +207,7 @@ def test_laws_of_any_two_trees(a: Any, b: Any) -> None:
         assert line.startswith(found.path or "(root)") and found.kind in line
         assert f"{found.left} | {found.right}" in line and len(found.left) < 500
     with pytest.raises(AssertionError, match=re.escape(str(diff))):
-        tk.assert_trees_same(a, b)
+        assert_trees_same(a, b)
 
 
 @given(trees(), st.data())
@@ -264,7 +265,7 @@ def test_tracers() -> None:
 
 def test_without_values() -> None:
     a = {"w": f32, "b": "a", "n": 1, "f": len}
-    tk.assert_trees_same(a, {"w": f32 * 2, "b": "b", "n": 2, "f": max}, values=False)
+    assert_trees_same(a, {"w": f32 * 2, "b": "b", "n": 2, "f": max}, values=False)
     other = {"w": jnp.ones(3, f32.dtype), "b": 1, "n": 1.0, "f": len}
     assert [d.kind for d in tk.tree_diff(a, other, values=False)] == ["type", "dtype", "shape"]
 
@@ -274,7 +275,7 @@ def test_tolerances_are_numpys() -> None:
     for rtol, atol in ((0.0, 0.0), (0.0015, 0.0), (0.0, 0.01), (0.0, 0.2), (0.0005, 0.0009)):
         same = np.allclose(np.asarray(a, float), np.asarray(b, float), rtol=rtol, atol=atol)
         assert bool(tk.tree_diff(a, b, rtol=rtol, atol=atol)) is not same
-    tk.assert_trees_same(a, b, rtol=0.0005, atol=0.06)
+    assert_trees_same(a, b, rtol=0.0005, atol=0.06)
     assert tk.tree_diff(jnp.arange(3), jnp.arange(3) + 1, rtol=1.0, atol=10.0), "ints are exact"
     zeros: list[Any] = [0, np.float32(0), np.int64(0), jnp.zeros(()), False]
     for zero in zeros:  # any real number is a tolerance

@@ -22,11 +22,11 @@ ANYTHING: Any = tko  # whose arguments no checker reads
 dtype_preserving, set_hyperparams = map(unchecked, (training.store_state, training.set_hyperparams))
 monitor = unchecked(getattr(tko, "monitor", None))
 MONITOR = ("optax.monitor",)
-get_ema, evaluated = training.get_ema, tko.contrib.schedule_free_eval_params
+get_params_ema, evaluated = training.get_params_ema, tko.contrib.schedule_free_eval_params
 
 
 def stochastic(tx: Any, state_dtype: Any = None) -> Any:
-    return training.store_state(tx, state_dtype=state_dtype, rounding="stochastic")
+    return training.store_state(tx, state_dtype, rounding="stochastic")
 
 
 def step(tx: Any, state: Any = None) -> Any:
@@ -44,24 +44,32 @@ OF_EMA = EMA.init(PARAMS)
 RATE, SCHEDULED = (tko.inject_hyperparams(tko.sgd)(rate).init(PARAMS) for rate in (0.1, lambda count: 0.1))
 
 MISTAKES: dict[str, Mistake] = {
-    # params_ema, get_ema and schedule_free_eval_params
+    # params_ema, get_params_ema and schedule_free_eval_params
     "a decay of 1": Mistake(lambda: training.params_ema(1), ValueError, "decay"),
     "a negative decay": Mistake(lambda: training.params_ema(-0.1), ValueError, "-0.1"),
     "several decays": Mistake(lambda: training.params_ema(jnp.ones(2)), TypeError, "decay"),
     "a schedule of decays above 1": Mistake(lambda: step(training.params_ema(lambda t: 1.5)), ValueError, "1.5"),
     "a schedule of no decays": Mistake(lambda: step(training.params_ema(lambda t: None)), TypeError, "params_ema"),
     "an average without params": Mistake(lambda: EMA.update(PARAMS, OF_EMA), ValueError, "params_ema"),
-    "the average of a state without one": Mistake(lambda: get_ema(OF_ADAM, PARAMS), ValueError, "training.params_ema("),
-    "get_ema with its arguments swapped": Mistake(lambda: get_ema(PARAMS, [OF_EMA]), ValueError, "(state, params)"),
+    "the average of a state without one": Mistake(
+        lambda: get_params_ema(OF_ADAM, PARAMS), ValueError, "training.params_ema("
+    ),
+    "get_params_ema with its arguments swapped": Mistake(
+        lambda: get_params_ema(PARAMS, [OF_EMA]), ValueError, "(state, params)"
+    ),
     "the average of an ensemble": Mistake(
-        lambda: get_ema(jax.vmap(EMA.init)(MEMBERS), MEMBERS), ValueError, "shape (3,)"
+        lambda: get_params_ema(jax.vmap(EMA.init)(MEMBERS), MEMBERS), ValueError, "shape (3,)"
     ),
     "an average inside sam": Mistake(
-        lambda: get_ema(optax.contrib.sam(optax.chain(SGD, EMA), SGD).init(PARAMS), PARAMS), ValueError, "opt_state.1"
+        lambda: get_params_ema(optax.contrib.sam(optax.chain(SGD, EMA), SGD).init(PARAMS), PARAMS),
+        ValueError,
+        "opt_state.1",
     ),
-    "two averages": Mistake(lambda: get_ema([OF_ADAM, OF_EMA, OF_EMA], PARAMS), ValueError, "1, 2"),
-    "an average of other shapes": Mistake(lambda: get_ema(OF_EMA, WIDER), ValueError, "f32[3]"),
-    "an average of another structure": Mistake(lambda: get_ema(OF_EMA, PARAMS | {"w": PARAMS}), ValueError, "at w"),
+    "two averages": Mistake(lambda: get_params_ema([OF_ADAM, OF_EMA, OF_EMA], PARAMS), ValueError, "1, 2"),
+    "an average of other shapes": Mistake(lambda: get_params_ema(OF_EMA, WIDER), ValueError, "f32[3]"),
+    "an average of another structure": Mistake(
+        lambda: get_params_ema(OF_EMA, PARAMS | {"w": PARAMS}), ValueError, "at w"
+    ),
     "schedule_free_eval_params without schedule_free": Mistake(
         lambda: evaluated(OF_ADAM, PARAMS), ValueError, "ScheduleFreeState"
     ),
@@ -107,14 +115,14 @@ MISTAKES: dict[str, Mistake] = {
     "another rounding": Mistake(lambda: dtype_preserving(ADAM, rounding="up"), ValueError, "'up'"),
     "a float for a seed": Mistake(lambda: dtype_preserving(ADAM, seed=0.5), TypeError, "seed"),
     "a bool for a seed": Mistake(lambda: dtype_preserving(ADAM, seed=True), TypeError, "seed"),
-    "a state of integers": Mistake(lambda: dtype_preserving(ADAM, state_dtype=jnp.int32), TypeError, "int32"),
-    "moments in float8": Mistake(lambda: stochastic(ADAM, {"nu": jnp.float8_e5m2}), TypeError, "state_dtype['nu']"),
-    "a state_dtype by number": Mistake(lambda: stochastic(ADAM, {0: jnp.float32}), TypeError, "state_dtype"),
+    "a state of integers": Mistake(lambda: training.store_state(ADAM, jnp.int32), TypeError, "int32"),
+    "moments in float8": Mistake(lambda: stochastic(ADAM, {"nu": jnp.float8_e5m2}), TypeError, "dtype['nu']"),
+    "a state_dtype by number": Mistake(lambda: stochastic(ADAM, {0: jnp.float32}), TypeError, "dtype"),
     "8 bits rounded to nearest": Mistake(
-        lambda: training.store_state(ADAM, state_dtype=CODES), ValueError, "rounding='stochastic'"
+        lambda: training.store_state(ADAM, CODES), ValueError, "rounding='stochastic'"
     ),
     "two that store one state": Mistake(
-        lambda: stochastic(tko.chain(SGD, EIGHT_BITS)).init(PARAMS), TypeError, "store_state(state_dtype=None"
+        lambda: stochastic(tko.chain(SGD, EIGHT_BITS)).init(PARAMS), TypeError, "store_state(dtype=None"
     ),
     "a state_dtype for no field of the state": Mistake(
         lambda: stochastic(ADAM, CODES | {"w": jnp.bfloat16}).init(PARAMS), ValueError, "'0.mu.b'"
@@ -132,7 +140,7 @@ MISTAKES: dict[str, Mistake] = {
     "a state of f32, to store codes": Mistake(lambda: step(EIGHT_BITS, OF_WIDE), StateError, "float32 at 0.mu.w"),
     "a state of codes, to store f32": Mistake(lambda: step(WIDE, OF_EIGHT_BITS), StateError, "int8 at 0.mu.w"),
     "a state of f32, to store bf16": Mistake(
-        lambda: step(training.store_state(ADAM, state_dtype=jnp.bfloat16), OF_ADAM), StateError, "float32 at 0.mu.b"
+        lambda: step(training.store_state(ADAM, jnp.bfloat16), OF_ADAM), StateError, "float32 at 0.mu.b"
     ),
     "codes that were cast": Mistake(
         lambda: training.decode_state(jax.tree.map(jnp.float32, OF_EIGHT_BITS)), TypeError, "float32"

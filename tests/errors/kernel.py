@@ -21,10 +21,11 @@ SMALLER = {**PARAMS, "w": jnp.ones((2, 2))}
 ADAM: Any = tko.adam(0.1)
 TRACE: Any = tko.trace(0.9)
 STATE = ADAM.init(PARAMS)
-SUMS: Any = tko.MultiSteps(tko.filtered(ADAM), 2)
+SUMS: Any = tko.MultiSteps(ADAM, 2)
 LOOKAHEAD = tko.lookahead(tko.sgd(0.1), sync_period=2, slow_step_size=0.5)
-IN_CODES = training.store_state(ADAM, state_dtype={"mu": jnp.uint8}, rounding="stochastic")
+IN_CODES = training.store_state(ADAM, {"mu": jnp.uint8}, rounding="stochastic")
 OPTAX: Any = tko  # for arguments that type checkers refuse
+UNCHECKED: Any = training
 
 
 def returning(updates: Any, state: Any, initial: Any) -> Any:
@@ -127,11 +128,11 @@ MISTAKES: dict[str, Mistake] = {
     "an update of a key": Mistake(
         lambda: tko.apply_updates({"k": jax.random.key(0)}, {"k": jnp.ones(())}), TypeError, "at k"
     ),
-    "None for the params": Mistake(lambda: tko.apply_gradients(ADAM, PARAMS, STATE, None), TypeError, "params"),
+    "None for the params": Mistake(lambda: training.apply_gradients(ADAM, PARAMS, STATE, None), TypeError, "params"),
     "the state before the gradients": Mistake(
-        lambda: OPTAX.apply_gradients(ADAM, STATE, PARAMS, PARAMS), ValueError, "tuple"
+        lambda: UNCHECKED.apply_gradients(ADAM, STATE, PARAMS, PARAMS), ValueError, "tuple"
     ),
-    "no gradient at all": Mistake(lambda: tko.apply_gradients(ADAM, None, STATE, PARAMS), ValueError, "grads"),
+    "no gradient at all": Mistake(lambda: training.apply_gradients(ADAM, None, STATE, PARAMS), ValueError, "grads"),
     # Functions on trees.
     "a norm of codes": Mistake(lambda: tko.tree.norm(IN_CODES.init({"w": jnp.ones((64, 64))})), TypeError, "norm"),
 }

@@ -13,6 +13,7 @@ from tests.errors.mistake import Mistake, unchecked
 from tests.trees import Point, Twig
 from treekit import optax as tko
 from treekit import training
+from treekit.testing import assert_trees_same, tree_shared
 
 AT: Any = tk.tree_at
 MAP: Any = tk.dtype_preserving_tree_map
@@ -99,12 +100,12 @@ MISTAKES: dict[str, Mistake] = {
     "replace_fn raises at the root": Mistake(lambda: AT(int, 1, replace_fn=len), TypeError, "the root"),
     "strict=no for tree_at": Mistake(lambda: unchecked(AT)("head", TREE, 0, strict="no"), TypeError, "strict"),
     # Other functions of trees
-    "trees that differ": Mistake(lambda: tk.assert_trees_same({"w": 1}, {"w": 2}), AssertionError, "w  value"),
+    "trees that differ": Mistake(lambda: assert_trees_same({"w": 1}, {"w": 2}), AssertionError, "w  value"),
     "tree_summary of a class": Mistake(lambda: tk.tree_summary(LINEAR), TypeError, "tree_summary(Linear"),
     "a negative depth": Mistake(lambda: tk.tree_summary(TREE, depth=-1), ValueError, "-1"),
     "a tree that contains itself": Mistake(lambda: tk.tree_summary(CYCLE), RecursionError, "0.0.0"),
-    "tree_shared of a class": Mistake(lambda: tk.tree_shared(LINEAR), TypeError, "tree_shared(Linear"),
-    "tree_shared in jit": Mistake(lambda: jax.jit(lambda x: tk.tree_shared({"a": x}))(ARRAY), TypeError, "a is traced"),
+    "tree_shared of a class": Mistake(lambda: tree_shared(LINEAR), TypeError, "tree_shared(Linear"),
+    "tree_shared in jit": Mistake(lambda: jax.jit(lambda x: tree_shared({"a": x}))(ARRAY), TypeError, "a is traced"),
     "trainable without key paths": Mistake(lambda: tk.trainable([ROOTED]), TypeError, "Rooted.buffer"),
     # Trees that do not fit, and dtypes
     "another tree to map over": Mistake(lambda: MAP(max, {"a": [1]}, {"a": []}), ValueError, "tree.a"),
@@ -120,7 +121,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "an int that does not fit": Mistake(lambda: MAP(lambda x: 300, jnp.zeros(2, "int8")), OverflowError, "300"),
     # What was meant, at the border of two functions
-    "a pattern for a filter_spec": Mistake(lambda: tko.filtered(SGD, "layers.2.**").init(MLP), ValueError, "path_mask"),
+    "a pattern for a filter_spec": Mistake(lambda: tk.filter(MLP, "layers.2.**"), ValueError, "path_mask"),
     "a class for labels": Mistake(lambda: PARTITION(LINEAR).init(MLP), ValueError, "path_labels({Linear: label})"),
     "a class for rates": Mistake(
         lambda: training.scale_by_tree(LINEAR).init(MLP), ValueError, "path_labels({Linear: rate}"

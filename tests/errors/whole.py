@@ -17,7 +17,6 @@ from treekit.optax._kernel.misfit import StateError
 PARAMS = {"layers": [{"w": jnp.ones((2, 2))}]}
 ADAM: Any = tko.adam(0.1)
 INJECTED: Any = tko.inject_hyperparams(tko.adam)(0.1)
-WITHOUT_W = tko.filtered(ADAM, {"layers": [{"w": False}]})
 WITHOUT_B1 = INJECTED.init(PARAMS)
 WITHOUT_B1.hyperparams["b1"] = None
 NNX = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
@@ -60,9 +59,6 @@ MISTAKES: dict[str, Mistake] = {
     "a module of NNX in update": Mistake(
         lambda: ADAM.update(NNX, ADAM.init(nnx.state(NNX, nnx.Param)), NNX), StateError, "nnx.state(model, nnx.Param)"
     ),
-    "filtered inside of sam": Mistake(
-        partial(step, tko.contrib.sam(WITHOUT_W, tko.sgd(0.1))), ValueError, "layers.0.w"
-    ),
     "partition of treekit.optax for that of treekit": Mistake(
         lambda: unchecked(tko.partition)(MODEL, eqx.is_array), TypeError, "treekit.partition"
     ),
@@ -70,7 +66,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: ADAM.update(eqx.filter(WIDER, eqx.is_array), ADAM.init(MODEL), MODEL), ValueError, "width_size"
     ),
     "params of another model than the average": Mistake(
-        lambda: training.get_ema(training.params_ema(0.9).init(WIDER), MODEL), ValueError, "width_size"
+        lambda: training.get_params_ema(training.params_ema(0.9).init(WIDER), MODEL), ValueError, "width_size"
     ),
     "a function of Optax that takes no None": Mistake(
         lambda: tko.contrib.galore(1e-2, rank=2).init({"w": jnp.eye(4), "f": jnp.tanh}),
@@ -79,7 +75,7 @@ MISTAKES: dict[str, Mistake] = {
         needs=("optax.contrib.galore",),
     ),
     "a state in 8 bits in the second step of nnx.Optimizer": Mistake(
-        lambda: two_steps_in_nnx(training.store_state(ADAM, state_dtype=CODES, rounding="stochastic")),
+        lambda: two_steps_in_nnx(training.store_state(ADAM, CODES, rounding="stochastic")),
         StateError,
         "inner_state.0.mu",
         needs=("flax>=0.12",),

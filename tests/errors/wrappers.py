@@ -1,11 +1,9 @@
-"""Errors of masked, filtered, partition, inject_hyperparams, MultiSteps, lbfgs, and sharded params."""
+"""Errors of masked, partition, inject_hyperparams, MultiSteps, lbfgs, and sharded params."""
 
 import functools
 from typing import Any
 
 import jax.numpy as jnp
-import ml_dtypes
-import numpy as np
 from flax import nnx
 
 from tests.errors.mistake import Mistake, unchecked
@@ -58,13 +56,6 @@ def by_keyword(**rates: Any) -> Any:
 
 
 MISTAKES: dict[str, Mistake] = {
-    "no filter": Mistake(lambda: tko.filtered(SGD, None), TypeError, "filter_spec"),
-    "a filter that selects nothing": Mistake(
-        lambda: tko.filtered(SGD, lambda leaf: leaf.ndim == 3).init(PARAMS), ValueError, "filter_spec"
-    ),
-    "a filter that would leave out NumPy's bf16": Mistake(
-        lambda: tko.filtered(SGD).init({"a": PARAMS, "b": [np.ones(2, ml_dtypes.bfloat16)]}), TypeError, "b.0"
-    ),
     "a label that is misspelt": Mistake(
         lambda: tko.partition({"decay": SGD}, {"w": "decay", "bias": "deacy"}).init(PARAMS),
         ValueError,

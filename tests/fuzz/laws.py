@@ -16,7 +16,7 @@ import treekit.optax as ours
 from tests.optax.cases import structure
 
 from . import prelude
-from .cases import FILTERED, PLAIN, STATE, TRAINED, WRAPPER, Case
+from .cases import PLAIN, STATE, TRAINED, WRAPPER, Case
 from .prelude import is_inexact, value_of
 
 jnp: Any = jax.numpy
@@ -216,11 +216,6 @@ def keeps_state(case: Case, mine: Run | str) -> str | None:
     return f"traced: {difference}" if difference else ""
 
 
-def equals_filtered(case: Case, mine: Run | str) -> str | None:
-    """On a raw model, `filtered(tx)` does what `tx` does on the leaves that are trained."""
-    return equals_part(case, attempt(case, ours, tx=f"o.filtered({case.tx})"))
-
-
 def equals_part(case: Case, mine: Run | str) -> str | None:
     """On a raw model, `tx` does what it does on the leaves that are trained."""
     tree = evaluate(case.params, ours, None)
@@ -253,7 +248,6 @@ def equals_wrapped(case: Case, mine: Run | str) -> str | None:
 LAWS: dict[str, Callable[[Case, Run | str], str | None]] = {
     PLAIN: equals_plain,
     STATE: keeps_state,
-    FILTERED: equals_filtered,
     TRAINED: equals_part,
     WRAPPER: equals_wrapped,
 }

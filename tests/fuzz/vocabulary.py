@@ -60,14 +60,13 @@ o.contrib.split_real_and_imaginary(...) | o.with_extra_args_support(...)
 """)
 SEVERAL = ("o.chain(", "o.named_chain(", "o.inject_hyperparams(")
 
-# No-op wrappers; what is nowhere but in treekit is among them.
+# No-op wrappers.
 CHANGE_NOTHING = words("""
 o.chain(...) | o.chain(o.identity(), ...) | o.named_chain(('only', ...)) | o.masked(..., True) |
 o.masked(..., lambda p: jax.tree.map(lambda _: True, p)) | o.masked(..., jax.tree.map(lambda _: True, params)) |
 o.partition({'a': ...}, 'a') |
 o.partition({'a': ..., 'b': o.set_to_zero()}, lambda p: jax.tree.map(lambda _: 'a', p)) |
-o.MultiSteps(..., 1).gradient_transformation() | o.filtered(..., lambda leaf: True) | o.filtered(..., True) |
-o.dtype_preserving(...) | o.inject_hyperparams(lambda: ...)() |
+o.MultiSteps(..., 1).gradient_transformation() | o.inject_hyperparams(lambda: ...)() |
 o.transforms.selective_transform(..., freeze_mask=False) |
 o.conditionally_transform(..., lambda step, **_: step >= 0) | o.conditionally_mask(..., lambda step, **_: step >= 0) |
 o.with_extra_args_support(...) | o.chain(..., o.transforms.freeze(False))

@@ -18,6 +18,7 @@ from hypothesis import given
 import treekit as tk
 from tests.releases import HOST_MEMORY, needs, nnx_list
 from tests.trees import trees, untyped
+from treekit.testing import assert_trees_same
 
 zeros, ones = jnp.zeros, jnp.ones
 
@@ -45,8 +46,8 @@ def has_dtype(x: Any) -> bool:
 def test_a_tree_onto_itself_is_kept(tree: Any) -> None:
     leaves = list(filter(has_dtype, jax.tree.leaves(tree)))
     got, report = tk.graft(tree, tree)
-    tk.assert_trees_same(tk.filter(got, has_dtype), jax.tree.map(lambda x: x, tk.filter(tree, has_dtype)))
-    tk.assert_trees_same(tk.filter(got, has_dtype, inverse=True), tk.filter(tree, has_dtype, inverse=True))
+    assert_trees_same(tk.filter(got, has_dtype), jax.tree.map(lambda x: x, tk.filter(tree, has_dtype)))
+    assert_trees_same(tk.filter(got, has_dtype, inverse=True), tk.filter(tree, has_dtype, inverse=True))
     assert len(report) == len(report.kept) == len(leaves)
 
 

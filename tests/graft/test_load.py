@@ -12,6 +12,7 @@ from flax import traverse_util
 
 import treekit as tk
 from tests.saved import same, zeroed
+from treekit.testing import assert_trees_same
 
 unflatten_dict: Any = traverse_util.unflatten_dict  # has no types
 RNG = np.random.default_rng(0)
@@ -97,10 +98,10 @@ def test_stacking_and_unstacking_in_the_order_of_integers() -> None:
     old = {name: x.astype(">f4") for name, x in turned.items()}  # the other byte order, which JAX does not take
     convert = {"**.w": jnp.transpose}
     got, report = tk.graft(nested(zeroed(STACKED)), old, rename=STACK, convert=convert)
-    tk.assert_trees_same(got, nested(STACKED))
+    assert_trees_same(got, nested(STACKED))
     assert "| 12 stacked f32[3,2](numpy) at layers.*.w, converted" in str(report)
     back, report = tk.graft(nested(zeroed(turned)), STACKED, rename=UNSTACK, convert=convert)
-    tk.assert_trees_same(back, nested(turned))
+    assert_trees_same(back, nested(turned))
     assert "| entry 3 of f32[12,2,3](numpy) at layers.w, converted" in str(report)
 
 
@@ -161,7 +162,7 @@ def test_tensors_in_mappings_that_are_no_pytrees() -> None:
     new: Any = {"a": {"w": jnp.zeros((2, 3))}, "b": [{"w": jnp.zeros(3)}]}
     got, _ = tk.graft(new, files)
     assert isinstance(got["a"]["w"], jax.Array)
-    tk.assert_trees_same(jax.tree.map(np.asarray, got), {"a": {"w": W}, "b": [{"w": B}]})
+    assert_trees_same(jax.tree.map(np.asarray, got), {"a": {"w": W}, "b": [{"w": B}]})
 
 
 def test_one_value_for_two_leaves_is_two_arrays() -> None:

@@ -12,6 +12,7 @@ from flax import nnx
 import treekit as tk
 from tests.saved import numbered
 from treekit import optax as tko
+from treekit.testing import assert_trees_same
 
 zeros, ones = jnp.zeros, jnp.ones
 
@@ -69,7 +70,7 @@ def test_what_the_error_suggests_accepts_what_is_left_and_changes_nothing_else(n
         warnings.simplefilter("ignore")
         loose, before = tk.graft(new, old, **arguments, strict=False)
     got, after = tk.graft(new, old, **arguments | pasted)
-    tk.assert_trees_same(tk.filter_arrays(got), tk.filter_arrays(loose))
+    assert_trees_same(tk.filter_arrays(got), tk.filter_arrays(loose))
     assert [row.path for row in after.kept] == [row.path for row in before.kept]
     for rows in (before.fresh, before.refused, before.dropped):
         left = [f"\n  {row.path or '(the root)'} (" for row in rows if row.strict]
@@ -107,9 +108,9 @@ def test_fresh_decides_which_of_two_states_is_the_old_one() -> None:
     both = numbered(new)
     for i in (0, 1):
         got, _ = tk.graft(new, both[:1], fresh=f"{i}.**")
-        tk.assert_trees_same((got[1 - i], got[i]), (both[0], new[i]))
+        assert_trees_same((got[1 - i], got[i]), (both[0], new[i]))
         got, _ = tk.graft(new, both, fresh=f"{i}.ema.*")  # of two old ones, each keeps its name
-        tk.assert_trees_same((got[1 - i], got[i]), (both[1 - i], both[i]._replace(ema=new[i].ema)))
+        assert_trees_same((got[1 - i], got[i]), (both[1 - i], both[i]._replace(ema=new[i].ema)))
 
 
 def test_what_is_exempt() -> None:

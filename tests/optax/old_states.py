@@ -37,9 +37,9 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
         ),
         2,
     ),
-    "eight bits": lambda: training.store_state(optax.adam(0.1), state_dtype=CODES, rounding="stochastic"),
+    "eight bits": lambda: training.store_state(optax.adam(0.1), CODES, rounding="stochastic"),
     "averaged": lambda: optax.named_chain(
-        ("sgd", optax.filtered(optax.sgd(0.1, 0.9))),
+        ("sgd", optax.sgd(0.1, 0.9)),
         ("rates", training.scale_by_tree(lambda params: jax.tree.map(lambda x: optax.constant_schedule(0.5), params))),
         ("norm", optax.monitor({"largest": lambda updates: jnp.max(updates["first"]["w"])})),
         ("average", training.params_ema(0.9)),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-import treekit as tk
 from tests.trees import deleted, untyped
+from treekit.testing import tree_shared
 
 ONE = jnp.ones((4, 2))
 BUFFER = np.arange(12.0).reshape(3, 4)
@@ -33,5 +33,5 @@ CASES: dict[str, tuple[Any, dict[str, list[str]]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_which_leaves_share_memory(case: str) -> None:
     tree, expected = CASES[case]
-    found = tk.tree_shared(tree)
+    found = tree_shared(tree)
     assert found == expected and list(found) == list(expected)

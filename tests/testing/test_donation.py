@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from treekit import optax
+from treekit import optax, training
 from treekit.testing import check_donation
 
 X, Y = jnp.ones(3, jnp.float32), jnp.zeros(3, jnp.float32)
@@ -21,7 +21,7 @@ BATCH = jnp.ones((4, 2), jnp.float32)
 
 def step(model: Any, state: Any) -> Any:
     grads = eqx.filter_grad(lambda m: jnp.mean(jax.vmap(m)(BATCH)))(model)
-    return optax.apply_gradients(TX, grads, state, model)
+    return training.apply_gradients(TX, grads, state, model)
 
 
 # function, arguments

@@ -169,8 +169,12 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
     "a moment that only bf16 can have": (of(optax.tree.zeros_like, decay_in_bf16), BF16, None),
     "a weak count": (counting(lambda: jnp.asarray(0), lambda count: count + 1), F32, None),
     "Python numbers": (tko.adam(1e-3), {"w": 1.0, "b": 0.5}, {"w": 1.0, "b": 2.0}),
-    "None for the leaves that a filter leaves out": (tko.filtered(tko.adam(1e-3), {"w": True, "b": False}), F32, None),
-    "None for all leaves": (tko.filtered(tko.adam(1e-3), False), F32, None),
+    "zeros for the leaves that are frozen": (
+        tko.selective_transform(tko.adam(1e-3), freeze_mask={"w": False, "b": True}),
+        F32,
+        None,
+    ),
+    "None for all leaves": (optax.stateless(lambda updates, _: jax.tree.map(lambda x: None, updates)), F32, None),
 }
 
 

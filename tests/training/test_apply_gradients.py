@@ -13,6 +13,7 @@ import pytest
 import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
+from treekit import training
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adam": lambda: tko.adam(0.1),
@@ -32,7 +33,7 @@ def test_it_is_update_then_apply_updates(name: str, key: Any) -> None:
     tx = tko.chain(optimizer)
     ours = theirs = (params, tx.init(params)[0])
     for _ in range(3):
-        ours = tko.apply_gradients(optimizer, grads, ours[1], ours[0], key=key, **extra)
+        ours = training.apply_gradients(optimizer, grads, ours[1], ours[0], key=key, **extra)
         updates, (state,) = tx.update(grads, (theirs[1],), theirs[0], **extra)
         theirs = tko.apply_updates(theirs[0], updates, key=key), state
     assert cases.signature(ours) == cases.signature(theirs)
@@ -54,7 +55,7 @@ def test_gradients_that_are_all_missing_raise_in_a_whole_step(name: str) -> None
     tx, grads = NOTHING[name]
     state = tx.init(PARAMS)
     with pytest.raises(ValueError, match="grads"):
-        tko.apply_gradients(tx, grads, state, PARAMS)
+        training.apply_gradients(tx, grads, state, PARAMS)
     tx.update(grads, state, PARAMS)  # as in Optax
 
 
@@ -65,4 +66,4 @@ class Buffers(eqx.Module):
 @pytest.mark.parametrize("params", [{}, {"n": 2, "f": jnp.tanh}, Buffers(jnp.ones(2))])
 def test_params_without_arrays_that_are_trained_have_no_gradient_to_miss(params: Any) -> None:
     tx = tko.sgd(0.1)
-    assert not tk.tree_diff(tko.apply_gradients(tx, None, tx.init(params), params)[0], params)
+    assert not tk.tree_diff(training.apply_gradients(tx, None, tx.init(params), params)[0], params)

@@ -1,4 +1,4 @@
-"""Codes of 8 bits, and the state of optimizers in them: store_state(tx, state_dtype={"mu": jnp.int8, ...})."""
+"""Codes of 8 bits, and the state of optimizers in them: store_state(tx, {"mu": jnp.int8, ...})."""
 
 import itertools
 from collections.abc import Callable
@@ -114,7 +114,7 @@ PARAMS = {"b": jnp.ones(3), "w": jax.random.normal(jax.random.key(1), SHAPE)}
 
 
 def eight_bit(tx: Any, state_dtype: Any = CODES, **options: Any) -> Any:
-    return training.store_state(tx, state_dtype=state_dtype, rounding="stochastic", **options)
+    return training.store_state(tx, state_dtype, rounding="stochastic", **options)
 
 
 def dtype_of(state: Any, name: str, key: str = "w") -> Any:
@@ -346,7 +346,7 @@ def test_one_inside_another_is_found(between: str) -> None:
         with pytest.raises(TypeError, match="store_state"):
             tx.init(PARAMS)
     alone = make(training.store_state(tko.adam(0.1)))
-    assert jax.tree.leaves(training.store_state(alone, state_dtype=jnp.float32).init(PARAMS))
+    assert jax.tree.leaves(training.store_state(alone, jnp.float32).init(PARAMS))
 
 
 def test_integers_that_the_transformation_has_of_its_own_are_no_codes() -> None:

@@ -1,4 +1,4 @@
-"""dtype_preserving: users' own transformations, with the dtypes of their state kept, or stated for all or by name."""
+"""store_state: users' own transformations, with the dtypes of their state kept, or stated for all or by name."""
 
 import functools
 import re
@@ -19,7 +19,7 @@ from treekit import training
 
 BF16, F32 = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32)
 MU_NU: Any = {"mu": jnp.bfloat16, "nu": jnp.float32}
-by_name: Any = functools.partial(training.store_state, state_dtype=MU_NU)
+by_name: Any = functools.partial(training.store_state, dtype=MU_NU)
 
 
 def stochastic(tx: Any, **options: Any) -> Any:
@@ -28,12 +28,12 @@ def stochastic(tx: Any, **options: Any) -> Any:
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "dtype_preserving": lambda tx: training.store_state(tx),
-    "of_filtered": lambda tx: training.store_state(tko.filtered(tx)),
-    "f32": lambda tx: training.store_state(tx, state_dtype=jnp.float32),
+    "of_selective_transform": lambda tx: training.store_state(tko.selective_transform(tx, freeze_mask=False)),
+    "f32": lambda tx: training.store_state(tx, jnp.float32),
 }
 ROUNDED: dict[str, Callable[[Any], Any]] = {
     "stochastic": stochastic,
-    "state_dtype": lambda tx: stochastic(tx, state_dtype=jnp.bfloat16),
+    "state_dtype": lambda tx: stochastic(tx, dtype=jnp.bfloat16),
     "of_multi_steps": lambda tx: stochastic(tko.MultiSteps(tx, 2).gradient_transformation()),
     "masked": lambda tx: tko.masked(stochastic(tx), lambda params: jax.tree.map(lambda x: x.ndim > 1, params)),
     "inject": lambda tx: tko.inject_hyperparams(lambda scale: stochastic(optax.chain(tx, optax.scale(scale))))(0.5),
@@ -67,7 +67,7 @@ def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     ],
 )
 def test_by_name_or_by_pattern(names: Any, mu: str, nu: str, trace: str) -> None:
-    tx = training.store_state(optax.chain(optax.scale_by_adam(), optax.trace(0.9)), state_dtype=names)
+    tx = training.store_state(optax.chain(optax.scale_by_adam(), optax.trace(0.9)), names)
     params = {"w": jnp.ones(3, jnp.float32)}
     state = tx.init(params)
     _, after = jax.jit(tx.update)(params, state, params)
@@ -81,7 +81,7 @@ def test_by_name_or_by_pattern(names: Any, mu: str, nu: str, trace: str) -> None
     ids=["named", "without key paths"],
 )
 def test_a_param_with_the_name_of_an_accumulator_is_not_taken_for_it(params: Any) -> None:
-    tx = training.store_state(optax.chain(optax.clip(1.0), optax.scale_by_adam()), state_dtype=MU_NU)
+    tx = training.store_state(optax.chain(optax.clip(1.0), optax.scale_by_adam()), MU_NU)
     mu, nu = (jax.tree.leaves(x) for x in tx.init(params)[1][1:])
     assert ({x.dtype for x in mu}, {x.dtype for x in nu}) == ({jnp.dtype(jnp.bfloat16)}, {F32})
 
@@ -89,7 +89,7 @@ def test_a_param_with_the_name_of_an_accumulator_is_not_taken_for_it(params: Any
 def test_a_hyperparameter_is_found_by_its_path() -> None:
     params = {"learning_rate": jnp.ones(2)}
     names = {"hyperparams.learning_rate": jnp.bfloat16}
-    tx = training.store_state(tko.inject_hyperparams(tko.adam)(0.1), state_dtype=names)
+    tx = training.store_state(tko.inject_hyperparams(tko.adam)(0.1), names)
     state: Any = tx.init(params)
     assert state.hyperparams["learning_rate"].dtype == jnp.bfloat16 and state.hyperparams["b1"].dtype == F32
     assert dtypes(state, "mu") == {"float32"}
@@ -100,7 +100,7 @@ def test_a_hyperparameter_is_found_by_its_path() -> None:
 @pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("state_dtype", [float, {"mu": np.float64, "nu": "float64"}])
 def test_a_dtype_of_64_bits_is_what_jax_makes_of_it(state_dtype: Any, x64: bool) -> None:
-    tx = training.store_state(tko.adam(0.1), state_dtype=state_dtype)
+    tx = training.store_state(tko.adam(0.1), state_dtype)
     with enable_x64(x64):
         params = {"w": jnp.ones(2, jnp.float32)}
         _, state = tx.update(params, tx.init(params), params)
@@ -109,7 +109,7 @@ def test_a_dtype_of_64_bits_is_what_jax_makes_of_it(state_dtype: Any, x64: bool)
 
 def test_it_computes_in_f32() -> None:
     """The new first moment is rounded once, where bf16 arithmetic would round each term."""
-    tx = training.store_state(optax.trace(0.9), state_dtype={"trace": jnp.bfloat16})
+    tx = training.store_state(optax.trace(0.9), {"trace": jnp.bfloat16})
     grads = jnp.asarray(np.linspace(0.1, 1, 50), jnp.float32)
     _, state = tx.update(grads, tx.init(grads))
     updates, state = tx.update(grads, state)
@@ -119,7 +119,7 @@ def test_it_computes_in_f32() -> None:
 
 
 def test_a_group_of_a_partition_may_be_empty() -> None:
-    adam = training.store_state(tko.adam(0.1), state_dtype=MU_NU)
+    adam = training.store_state(tko.adam(0.1), MU_NU)
     tx = tko.partition({"a": adam, "none": adam, "b": tko.sgd(0.1)}, {"w": "a", "b": "b"})
     params = cases.arrays()
     state = tx.init(params)
@@ -130,7 +130,7 @@ def test_a_group_of_a_partition_may_be_empty() -> None:
 def test_a_python_number_in_the_state_has_no_dtype() -> None:
     """As users set a hyperparameter: it has the dtype of its array from the next update on."""
     for names in ({"mu": jnp.bfloat16, "**.learning_rate": jnp.float32}, jnp.float32):
-        tx: Any = training.store_state(tko.inject_hyperparams(tko.adam)(0.1), state_dtype=names)
+        tx: Any = training.store_state(tko.inject_hyperparams(tko.adam)(0.1), names)
         params = {"w": jnp.ones(2)}
         state = tx.init(params)
         state.hyperparams["learning_rate"] = 0.5
@@ -156,7 +156,7 @@ def test_it_computes_under_strict_promotion(name: str, dtype: Any, rounding: Any
     params = {"w": jnp.linspace(-1, 1, 40).astype(dtype)}
 
     def two_steps() -> Any:
-        tx = training.store_state(make(), state_dtype=state_dtype, rounding=rounding)
+        tx = training.store_state(make(), state_dtype, rounding=rounding)
         updates, state = tx.update(params, tx.init(params), params)
         return tx.update(updates, state, params)
 
@@ -170,7 +170,7 @@ def test_it_computes_under_strict_promotion(name: str, dtype: Any, rounding: Any
 def test_averages_and_sums_of_gradients_stay_in_float32(state_dtype: Any, rounding: Any) -> None:
     """An average of bf16 cannot move, and a sum of many gradients loses them."""
     sums = tko.MultiSteps(optax.sgd(0.1, momentum=0.9), 2).gradient_transformation()
-    tx = training.store_state(tko.chain(sums, training.params_ema(0.999)), state_dtype=state_dtype, rounding=rounding)
+    tx = training.store_state(tko.chain(sums, training.params_ema(0.999)), state_dtype, rounding=rounding)
     for dtype in (jnp.float32, jnp.bfloat16):
         params = {"w": jnp.ones(3, dtype)}
         state = tx.init(params)
@@ -186,13 +186,13 @@ BY_NAME: list[Any] = [{"mu": None}, {"mu": jnp.int16}, {"mu": jnp.int4}]
 
 @pytest.mark.parametrize("state_dtype", FOR_ALL + BY_NAME)
 def test_what_is_not_a_dtype_of_a_state_is_refused(state_dtype: Any) -> None:
-    with pytest.raises(TypeError, match="state_dtype"):
-        training.store_state(optax.adam(0.1), state_dtype=state_dtype, rounding="stochastic")
+    with pytest.raises(TypeError, match="dtype"):
+        training.store_state(optax.adam(0.1), state_dtype, rounding="stochastic")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float32"])
 def test_complex_moments_keep_their_dtype_next_to_those_that_change(dtype: str) -> None:
-    tx = training.store_state(tko.adam(0.1), state_dtype={"mu": dtype}, rounding="stochastic")
+    tx = training.store_state(tko.adam(0.1), {"mu": dtype}, rounding="stochastic")
     params = {"w": jnp.ones(2, jnp.complex64), "b": jnp.ones(5_000, jnp.bfloat16)}
     assert dtypes(tx.init(params), "mu") == {"complex64", dtype}
 
@@ -210,9 +210,9 @@ def test_a_second_moment_decays() -> None:
     params, ones = jnp.zeros((16, 64), jnp.bfloat16), jnp.ones((16, 64), jnp.bfloat16)
     txs = {
         "nearest": training.store_state(optax.adam(1e-3)),
-        "f32": training.store_state(optax.adam(1e-3), state_dtype=jnp.float32),
+        "f32": training.store_state(optax.adam(1e-3), jnp.float32),
         "stochastic": stochastic(optax.adam(1e-3)),
-        "stochastic, float16": stochastic(optax.adam(1e-3), state_dtype="float16"),
+        "stochastic, float16": stochastic(optax.adam(1e-3), dtype="float16"),
     }
     ends = {}
     for rounding, tx in txs.items():
@@ -226,7 +226,7 @@ def test_state_in_f32_is_computed_in_f32() -> None:
     """The state is that of f32 params and gradients, to the bit."""
     params = cases.arrays(jnp.bfloat16)
     grads = cases.cast(cases.gradient(params), jnp.bfloat16)
-    held = run(training.store_state(optax.adamw(0.01), state_dtype=jnp.float32), params, grads, 20)
+    held = run(training.store_state(optax.adamw(0.01), jnp.float32), params, grads, 20)
     wide = run(tko.adamw(0.01), cases.cast(params, F32), cases.cast(grads, F32), 20)
     assert same_bits(held, wide)
 
@@ -235,7 +235,7 @@ def test_a_hyperparameter_in_the_state_is_not_narrowed() -> None:
     """In bf16, b2 = 0.999 would be 1, and the first update NaN."""
     params = cases.arrays()
     for rounding in ("nearest", "stochastic"):
-        tx = training.store_state(tko.inject_hyperparams(optax.adam)(0.1), state_dtype=jnp.bfloat16, rounding=rounding)
+        tx = training.store_state(tko.inject_hyperparams(optax.adam)(0.1), jnp.bfloat16, rounding=rounding)
         updates, state = tx.update(params, tx.init(params), params)
         assert optax.tree.get(state, "b2").dtype == F32
         assert optax.tree.get(state, "mu")["w"].dtype == BF16
@@ -289,7 +289,7 @@ def test_a_seed_makes_a_run_and_another_makes_another() -> None:
 @pytest.mark.parametrize("state_dtype", [None, {"mu": jnp.int8, "nu": jnp.uint8}], ids=["16 bits", "8 bits"])
 def test_optax_finds_its_way_in_the_state(state_dtype: Any) -> None:
     params = {"w": jnp.ones((64, 64), BF16), "b": jnp.ones(3, BF16)}
-    tx = stochastic(optax.adam(0.1), state_dtype=state_dtype)
+    tx = stochastic(optax.adam(0.1), dtype=state_dtype)
     state = run(tx, params, params, 3)
     assert int(optax.tree.get(state, "count")) == int(state.rounding_count) == 3
     names = {"w": "W", "b": "B"}
@@ -312,7 +312,7 @@ def test_updates_are_rounded_stochastically_too(state_dtype: Any) -> None:
     """A weight decay that is less than half a unit of the update it is added to arrives all the same."""
     params, signs = jnp.full(40_000, 0.15, BF16), jnp.where(jnp.arange(40_000) % 2, 1, -1).astype(BF16)
     tx = optax.chain(optax.scale_by_sign(), optax.add_decayed_weights(0.01))
-    ours = stochastic(tx, state_dtype=state_dtype)
+    ours = stochastic(tx, dtype=state_dtype)
     updates, _ = jax.jit(ours.update)(signs, ours.init(params), params)
     assert updates.dtype == BF16
     mean = float(jnp.mean(updates.astype(F32) - signs.astype(F32)))
@@ -325,7 +325,7 @@ def test_a_step_can_be_differentiated(state_dtype: Any) -> None:
 
     def end(rate: jax.Array) -> jax.Array:
         inner = optax.chain(optax.scale_by_learning_rate(rate), optax.trace(0.5))
-        tx = stochastic(inner, state_dtype=state_dtype)
+        tx = stochastic(inner, dtype=state_dtype)
         params, grads = jnp.ones((64, 64), BF16), jnp.full((64, 64), 0.5)
         _, state = tx.update(grads, tx.init(params), params)
         updates, _ = tx.update(grads, state, params)

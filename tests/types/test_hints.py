@@ -270,7 +270,7 @@ class Layer:
     limit: ClassVar[int] = 3
 
     @jaxtyped(typechecker=beartype.beartype)
-    def __call__(self: tk.Typed["Layer"], x: Float[Array, "d"]) -> Float[Array, "{self.n}"]:
+    def __call__(self: Typed["Layer"], x: Float[Array, "d"]) -> Float[Array, "{self.n}"]:
         return self.weight @ x
 """
 

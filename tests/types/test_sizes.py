@@ -12,6 +12,7 @@ import pytest
 import treekit as tk
 from tests.types.nodes import Linear, checked, linear
 from treekit._types.sizes import UnknownJaxtypingError, storage
+from treekit.typing import Batched, Typed
 
 stored: Any = jaxtyping._storage
 get: Callable[[], Any] = stored.get_shape_memo
@@ -27,11 +28,11 @@ Checked: Any = tk.node(check=True)(type("Checked", (Linear,), {}))
 
 
 @checked
-def typed(node: tk.Typed[Linear]) -> None: ...
+def typed(node: Typed[Linear]) -> None: ...
 
 
 @checked
-def batched(node: tk.Batched[Linear, "m"]) -> None: ...
+def batched(node: Batched[Linear, "m"]) -> None: ...
 
 
 @pytest.mark.parametrize("case", LATER)

@@ -23,7 +23,7 @@ def train(optimizer: TransformationLike, params: Params) -> Params:
     state = optimizer.init(params)
     updates, state = optimizer.update(params, state, params)
     params = optax.apply_updates(params, updates)
-    params, state = optax.apply_gradients(optimizer, params, state, params)
+    params, state = training.apply_gradients(optimizer, params, state, params)
     check_transformation(optimizer, params)
     training.summary(optimizer, params)
     return params

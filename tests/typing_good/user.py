@@ -92,7 +92,7 @@ def nodes(array: jax.Array) -> None:
     check_donation(Dense, array)
 
 
-def shapes(model: Typed[Dense], pair: tk.Typed[Pair[int]], either: Typed["Dense"] | None) -> Typed[Dense]:
+def shapes(model: Typed[Dense], pair: Typed[Pair[int]], either: Typed["Dense"] | None) -> Typed[Dense]:
     assert_type(model, Dense)
     assert_type(pair(model.weight), int)
     assert_type(either, Dense | None)
@@ -100,8 +100,10 @@ def shapes(model: Typed[Dense], pair: tk.Typed[Pair[int]], either: Typed["Dense"
 
 
 def batched(
-    models: Batched[Dense, "batch"], pair: tk.Batched[Pair[int], "batch time"], either: Batched["Dense", "n"] | None
-) -> tk.Batched[Dense, "batch"]:
+    models: Batched[Dense, "batch"],
+    pair: Batched[Pair[int], "batch time"],
+    either: Batched["Dense", "n"] | None,
+) -> Batched[Dense, "batch"]:
     assert_type(models, Dense)
     assert_type(pair(models.weight), int)
     assert_type(either, Dense | None)
@@ -133,12 +135,12 @@ def leaves(x: object, model: Dense, models: list[Dense], function: Callable[[int
 
 
 def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTransformation) -> None:
-    filtered: GradientTransformation[int] = optax.filtered(tx, lambda leaf: leaf.ndim > 1)  # to mypy the state is Any
-    kept: GradientTransformation[int] = training.store_state(tx, state_dtype="float32")
+    frozen = optax.selective_transform(tx, freeze_mask=tk.leaf_mask(lambda x: x.ndim > 1) | ~tk.path_mask("head.**"))
+    kept: GradientTransformation[int] = training.store_state(tx, "float32")
     by_name = {"mu": jax.numpy.bfloat16, re.compile("nu"): jax.numpy.float32}
-    kept = training.store_state(tx, state_dtype=by_name)
-    training.store_state(tx, state_dtype={"mu": jax.numpy.bfloat16, "nu": "float32"}, rounding="stochastic")
-    assert_type(optax.filtered(other), GradientTransformation[Any])
+    kept = training.store_state(tx, by_name)
+    training.store_state(tx, {"mu": jax.numpy.bfloat16, "nu": "float32"}, rounding="stochastic")
+    assert_type(frozen, GradientTransformation[optax.PartitionState])
     assert_type(optax.partition({"a": tx, "b": other}, "a"), GradientTransformation[optax.PartitionState])
     injected = optax.inject_hyperparams(optax.adamw, only=["b1"])(1e-3, b1=optax.constant_schedule(0.9))
     assert_type(injected, GradientTransformation[schedules.InjectStatefulHyperparamsState])
@@ -148,7 +150,7 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     optax.named_chain(("clip", optax.clip(1.0)), ("steps", optax.MultiSteps(tx, 2)))
     masked = optax.masked(tx, True)
     assert_type(masked.update(model, masked.init(model), model, value=1.0), tuple[Dense, optax.MaskedState])
-    plain: list[optax.GradientTransformationExtraArgs] = [tx, masked, filtered, kept]
+    plain: list[optax.GradientTransformationExtraArgs] = [tx, masked, frozen, kept]
     optax.chain(*plain)
     steps = optax.MultiSteps(tx, every_k_schedule=2)
     assert_type(steps, transforms.MultiSteps)
@@ -156,7 +158,7 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     assert_type(optax.apply_updates(model, model), Dense)
     assert_type(optax.contrib.schedule_free_eval_params(None, model), Dense)
     assert_type(training.set_hyperparams(steps.init(model), learning_rate=0.1), optax.MultiStepsState)
-    assert_type(training.get_ema(training.params_ema(0.9).init(model), model), Dense)
+    assert_type(training.get_params_ema(training.params_ema(0.9).init(model), model), Dense)
 
 
 def theirs(model: Dense) -> None:
@@ -180,7 +182,7 @@ def trained(optimizer: optax.GradientTransformationExtraArgs, params: optax.Para
     """Annotated with the names of `treekit.optax`, as code is in which only the import has changed."""
     state: optax.OptState = optimizer.init(params)
     updates, state = optimizer.update(model, state, model)
-    model, state = optax.apply_gradients(optimizer, model, state, model)
+    model, state = training.apply_gradients(optimizer, model, state, model)
     return optax.apply_updates(model, updates)
 
 

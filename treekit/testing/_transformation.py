@@ -8,7 +8,7 @@ from treekit._base.types import Params, TransformationLike, Updates
 from treekit._compare.diff import tree_diff
 from treekit.testing._case import Case, default_gradients, rebuilt, run_steps
 from treekit.testing._transformation_laws import LAWS, update_raises
-from treekit.testing._violations import FILTER, REGISTER, Violation, raise_violations
+from treekit.testing._violations import REGISTER, WRAP, Violation, raise_violations
 
 
 def check_transformation(tx: TransformationLike, params: Params, grads: Updates = None, **extra: object) -> None:
@@ -77,7 +77,7 @@ def transformation_laws(
             "init takes the params",
             found=describe_error(error),
             effect="the optimizer cannot be used with these params",
-            fix=f"{FILTER}, which passes only the inexact arrays to it",
+            fix=f"{WRAP}, which passes only the inexact arrays to it",
         )
         return
     if diff := tree_diff(params, given):

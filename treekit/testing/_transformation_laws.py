@@ -28,7 +28,7 @@ from treekit.testing._case import (
     split,
     without,
 )
-from treekit.testing._violations import FILTER, KEEP_WIDE, PRESERVE, Law, Violation
+from treekit.testing._violations import KEEP_WIDE, WRAP, Law, Violation
 
 _SMALL = 2.0**-7  # a gradient that is small compared with 1; a power of two, so exact
 _WORK = 20_000_000  # how many elements the law of narrow state may update
@@ -50,7 +50,7 @@ def update_raises(error: Exception) -> Violation:
         "update takes the gradients and its own state, under jit",
         found=describe_error(error),
         effect="the optimizer cannot be used with these gradients",
-        fix=f"{FILTER} if these leaves are not to be trained, {PRESERVE} if the error is about dtypes; else {_PURE}",
+        fix=f"{WRAP} if the error is about dtypes, or about leaves that are not to be trained; else {_PURE}",
     )
 
 
@@ -63,7 +63,7 @@ def _changes(kinds: tuple[str, ...], case: Case, run: Run) -> str:
 def _other_updates(case: Case, run: Run) -> str:
     """Describe updates that have not the structure of the gradients, or not the wider dtype of gradient and param.
 
-    An update may be None where there is a gradient: `filtered` returns it for leaves that are not trained.
+    An update may be None where there is a gradient: for a field that its class declares not to be trained.
     """
     leaves = jtu.tree_flatten_with_path(run.updates, is_leaf=is_none)[0]
     frozen = {path_name(path) for path, update in leaves if update is None}
@@ -232,20 +232,20 @@ LAWS: dict[str, Law] = {
         "return from update what init returns, with other values",
         functools.partial(_changes, STRUCTURE),
     ),
-    "dtype": Law("update keeps the dtypes of the state", _REJECTED, PRESERVE, functools.partial(_changes, ("dtype",))),
+    "dtype": Law("update keeps the dtypes of the state", _REJECTED, WRAP, functools.partial(_changes, ("dtype",))),
     "weak type": Law(
-        "update keeps the weak types of the state", _REJECTED, PRESERVE, functools.partial(_changes, ("weak type",))
+        "update keeps the weak types of the state", _REJECTED, WRAP, functools.partial(_changes, ("weak type",))
     ),
     "updates": Law(
         "updates have the structure of the gradients (or None), and the wider of gradient's and param's dtype",
         "apply_updates fails or changes the dtypes of the params, and cond rejects the updates",
-        PRESERVE,
+        WRAP,
         _other_updates,
     ),
     "traces": Law(
         f"update is traced once in {STEPS} steps",
         "jit silently compiles again",
-        PRESERVE,
+        WRAP,
         _retraced,
     ),
     "finite": Law(
@@ -258,7 +258,7 @@ LAWS: dict[str, Law] = {
     "jitted init": Law(
         "init can be jitted, and gives the same state",
         "the state cannot be created with a sharding, and eval_shape cannot compute its size",
-        "let init depend only on the shapes and dtypes of the params, and use jax.numpy; " + PRESERVE,
+        "let init depend only on the shapes and dtypes of the params, and use jax.numpy; " + WRAP,
         _jitted_init,
     ),
     "scan": Law(
@@ -294,7 +294,7 @@ LAWS: dict[str, Law] = {
     "moment": Law(
         "state of less than 32 bits falls when the gradients do",
         "a moment that was large once is rounded back to itself at each step, so steps stay small",
-        f'{KEEP_WIDE}; or {PRESERVE[:-1]}, rounding="stochastic"), which needs no more memory',
+        f'{KEEP_WIDE}; or treekit.training.store_state(tx, rounding="stochastic"), which needs no more memory',
         _stuck_state,
     ),
 }

@@ -7,9 +7,8 @@ from treekit._base.describe import count, describe_error
 
 # Fixes that several laws suggest.
 REGISTER = "make the class a treekit.node, or register it with treekit.register_node"
-FILTER = "treekit.optax.filtered(tx)"
-PRESERVE = "treekit.optax.dtype_preserving(tx)"
-KEEP_WIDE = "treekit.training.store_state(tx, state_dtype=jnp.float32)"
+WRAP = "treekit.optax.chain(tx)"  # passes on floating-point and complex arrays only, and preserves dtypes
+KEEP_WIDE = "treekit.training.store_state(tx, jnp.float32)"
 
 
 class Violation(NamedTuple):

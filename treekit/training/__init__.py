@@ -1,15 +1,28 @@
-"""What Optax does not have, for optimizers of treekit and of plain Optax: averages, rates, hyperparameters, 8 bits.
+"""What Optax does not have: whole steps, averages of params, rates, hyperparameters, and state in other dtypes.
 
-`treekit.optax` has Optax's names. Those here are treekit's own, so none of them can become one of Optax with another
-meaning. Each file can be removed without touching another, but for the codes of `_store`, which `_eight_bits` defines.
+For optimizers of treekit and of plain Optax. `treekit.optax` has Optax's names; those here are treekit's own, so none
+of them can become one of Optax with another meaning. Each file can be removed without touching another, but for the
+codes of `_store`, which `_eight_bits` defines.
 """
 
+import typing as _typing
+
+from treekit._arrays.round import stochastic_round as stochastic_round
+from treekit.optax._kernel.misfit import StateError as StateError
+from treekit.optax._wrappers.multi_steps import WeightedMultiStepsState as WeightedMultiStepsState
 from treekit.training._eight_bits import decode_state as decode_state
 from treekit.training._eight_bits import encode_state as encode_state
-from treekit.training._ema import get_ema as get_ema
+from treekit.training._ema import get_params_ema as get_params_ema
 from treekit.training._ema import params_ema as params_ema
 from treekit.training._hyperparams import get_hyperparams as get_hyperparams
 from treekit.training._hyperparams import set_hyperparams as set_hyperparams
 from treekit.training._rates import scale_by_tree as scale_by_tree
+from treekit.training._step import apply_gradients as apply_gradients
+from treekit.training._store import StochasticRoundingState as StochasticRoundingState
 from treekit.training._store import store_state as store_state
 from treekit.training._summary import summary as summary
+
+if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not here is an error
+    from treekit._base.missing import getattr_of as _getattr_of
+
+    __getattr__ = _getattr_of(__name__)

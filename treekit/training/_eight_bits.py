@@ -133,7 +133,7 @@ def _encode(x: Any, noise: Integer[Array, "*shape"], dtype: Any) -> Array:
 def decode_state(state: OptState) -> Any:
     """Return a state with the numbers that its 8-bit codes stand for, in f32.
 
-    `store_state(tx, state_dtype={"mu": jnp.int8, "nu": jnp.uint8}, rounding="stochastic")` stores moments in
+    `store_state(tx, {"mu": jnp.int8, "nu": jnp.uint8}, rounding="stochastic")` stores moments in
     codes. In its state they are `Codes`; everything else is returned unchanged.
 
     Args:
@@ -145,7 +145,7 @@ def decode_state(state: OptState) -> Any:
     >>> import jax.numpy as jnp
     >>> from treekit import optax, training
     >>> names = {"mu": jnp.int8, "nu": jnp.uint8}
-    >>> optimizer = training.store_state(optax.adam(0.1), state_dtype=names, rounding="stochastic")
+    >>> optimizer = training.store_state(optax.adam(0.1), names, rounding="stochastic")
     >>> params = jnp.ones((64, 64))
     >>> _, state = optimizer.update(params, optimizer.init(params), params)
     >>> state.inner_state[0].mu.dtype, training.decode_state(state).inner_state[0].mu.dtype
@@ -179,7 +179,7 @@ def encode_state(state: OptState, like: T) -> T:
     >>> params = jnp.ones((64, 64))
     >>> wide = training.store_state(optax.adam(0.1), rounding="stochastic")
     >>> names = {"mu": jnp.int8, "nu": jnp.uint8}
-    >>> narrow = training.store_state(optax.adam(0.1), state_dtype=names, rounding="stochastic")
+    >>> narrow = training.store_state(optax.adam(0.1), names, rounding="stochastic")
     >>> _, state = wide.update(params, wide.init(params), params)
     >>> training.encode_state(state, narrow.init(params)).inner_state[0].mu.dtype
     dtype('int8')

@@ -1,4 +1,4 @@
-"""An average of the params in the state: `params_ema`, and `get_ema`, which returns it."""
+"""An average of the params in the state: `params_ema`, and `get_params_ema`, which returns it."""
 
 import functools
 from collections.abc import Callable
@@ -50,11 +50,11 @@ UNCHANGING.append(ParamsEmaState)
 
 
 def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[ParamsEmaState]:
-    """Keep an exponential moving average of the params in the state; `get_ema` returns it.
+    """Keep an exponential moving average of the params in the state; `get_params_ema` returns it.
 
     After t steps, it is the average of the params after each step, with the weight `decay**(t - i)` for step i. Each
-    update adds the params that it receives, and `get_ema` adds the current ones. So the average is exact anywhere in a
-    chain, inside any wrapper, for frozen params, and if params are rounded or projected after the step. The params
+    update adds the params that it receives, and `get_params_ema` the current ones. So the average is exact anywhere in
+    a chain, inside any wrapper, for frozen params, and if params are rounded or projected after the step. The params
     themselves and the updates do not change.
 
     Inside `MultiSteps` or `apply_if_finite`, where params do not change in the other steps, each step that is taken
@@ -83,7 +83,7 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
     >>> for _ in range(2):
     ...     updates, state = optimizer.update(-jnp.ones(2), state, params)
     ...     params = optax.apply_updates(params, updates)
-    >>> params, training.get_ema(state, params).round(3)  # the params were 1 and then 2, which counts twice as much
+    >>> params, training.get_params_ema(state, params).round(3)  # they were 1 and then 2, which counts twice as much
     (Array([2., 2.], dtype=float32), Array([1.667, 1.667], dtype=float32))
     """
     if not callable(decay):
@@ -133,7 +133,7 @@ def _mix(share: Array, average: Any, param: Any) -> Any:
     return jnp.where(share == 1, param, average + share * (param - average))
 
 
-def get_ema(state: OptState, params: T) -> T:
+def get_params_ema(state: OptState, params: T) -> T:
     """Return the average of the params that `params_ema` keeps, from anywhere in an optimizer's state.
 
     Args:
@@ -142,7 +142,7 @@ def get_ema(state: OptState, params: T) -> T:
 
     Returns:
         A tree with the structure and dtypes of `params`: it has the averages of floating-point and complex arrays, and
-        everything else, including leaves that `masked` or `filtered` left out, from `params`. For an average of 16-bit
+        everything else, including leaves that `masked` left out, from `params`. For an average of 16-bit
         params in float32, pass the params in float32. Before the first update, it is `params`.
 
     Raises:
@@ -155,7 +155,7 @@ def get_ema(state: OptState, params: T) -> T:
     >>> from treekit import optax, training
     >>> model = {"w": jnp.ones(2, jnp.bfloat16), "activation": jax.nn.relu}
     >>> state = training.params_ema(0.999).init(model)
-    >>> training.get_ema(state, model)["w"]
+    >>> training.get_params_ema(state, model)["w"]
     Array([1, 1], dtype=bfloat16)
     """
     states = states_in(state, ParamsEmaState)
@@ -168,7 +168,7 @@ def get_ema(state: OptState, params: T) -> T:
         if shape := shape_of(jtu.tree_leaves(states[path].ema_count)[0]):  # in nnx it is inside a variable
             raise ValueError(
                 f"params_ema at {path_text(path)} of the state has a count of shape {shape}, so it has several members "
-                "of an ensemble: call jax.vmap(training.get_ema)(state, params)"
+                "of an ensemble: call jax.vmap(training.get_params_ema)(state, params)"
             )
         for node, _ in ancestors(state, path):
             if isinstance(node, optax.contrib.SAMState):

@@ -58,28 +58,28 @@ class StochasticRoundingState(NamedTuple):
 
 @overload
 def store_state(
-    inner: TransformationLike, *, state_dtype: StateDtype = None, rounding: Literal["stochastic"], seed: int = 0
+    inner: TransformationLike, dtype: StateDtype = None, *, rounding: Literal["stochastic"], seed: int = 0
 ) -> GradientTransformation[StochasticRoundingState]: ...
 @overload
 def store_state(
     inner: GradientTransformation[S] | TransformationLike,
+    dtype: StateDtype = None,
     *,
-    state_dtype: StateDtype = None,
     rounding: Literal["nearest"] = "nearest",
     seed: int = 0,
 ) -> GradientTransformation[S]: ...
 @overload
 def store_state(
     inner: TransformationLike,
+    dtype: StateDtype = None,
     *,
-    state_dtype: StateDtype = None,
     rounding: Literal["nearest", "stochastic"],
     seed: int = 0,
 ) -> GradientTransformation[Any]: ...
 def store_state(
     inner: TransformationLike,
+    dtype: StateDtype = None,
     *,
-    state_dtype: StateDtype = None,
     rounding: Literal["nearest", "stochastic"] = "nearest",
     seed: int = 0,
 ) -> GradientTransformation[Any]:
@@ -89,10 +89,10 @@ def store_state(
     update in the wider of its gradient's and its param's dtype. So scan and cond accept the state, and jit traces once.
 
     In bf16, `0.999 * v` rounds to `v`: a second moment that was large once never decays. There are two solutions.
-    `state_dtype=jnp.float32` stores the state in f32. `rounding="stochastic"` stores it in 16 or 8 bits, computes in
+    `dtype=jnp.float32` stores the state in f32. `rounding="stochastic"` stores it in 16 or 8 bits, computes in
     f32, and rounds at random, without bias.
 
-    In 8 bits, moments are stored as codes: `state_dtype={"mu": jnp.int8, "nu": jnp.uint8}`. A code consists of the
+    In 8 bits, moments are stored as codes: `dtype={"mu": jnp.int8, "nu": jnp.uint8}`. A code consists of the
     upper bits of the f32, so there is no scale. In the state, each array of codes is a node, `Codes`, with one leaf;
     `training.decode_state` returns the numbers. int8 is for moments with a sign, from 4.7e-9 to 14; uint8 for
     those that are never negative, from 1.7e-17 to 192. You say the sign: docs/eight_bits.md has those of Optax's
@@ -101,7 +101,7 @@ def store_state(
 
     Args:
         inner: any transformation.
-        state_dtype: a floating-point dtype in which all floating-point state is stored, whatever the dtypes of the
+        dtype: a floating-point dtype in which all floating-point state is stored, whatever the dtypes of the
             params. Numbers of shape () are not narrowed, since some are hyperparameters; averages of params and
             accumulators of gradients are stored in f32 at least, and complex arrays keep their dtype. By default, state
             has the dtypes that `inner.init` gives it. Or a dtype for each accumulator, `{"mu": jnp.bfloat16, "nu":
@@ -110,7 +110,7 @@ def store_state(
             whole key path in the state, "0.mu.embed.table". The first pattern that matches decides; without one, the
             field.
         rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in the dtypes
-            that it receives; if there is a `state_dtype`, in f32 and in that dtype at least. "stochastic": it computes
+            that it receives; if there is a `dtype`, in f32 and in that dtype at least. "stochastic": it computes
             in f32 at least, and the results are rounded at random.
         seed: determines the random bits, together with the numbers of the update and of the leaf. So a run can be
             repeated, stopped and resumed, on any number of devices. Use another seed for each such transformation.
@@ -120,12 +120,12 @@ def store_state(
         `StochasticRoundingState`, a NamedTuple of a count (`rounding_count`) and that state (`inner_state`).
 
     Raises:
-        TypeError: `state_dtype` is not a floating-point dtype of 16 bits or more, or, by name, int8 or uint8; `seed` is
-            not an int. Or, raised by `init`, `inner` contains another `store_state` with a `state_dtype` or with
+        TypeError: `dtype` is not a floating-point dtype of 16 bits or more, or, by name, int8 or uint8; `seed` is
+            not an int. Or, raised by `init`, `inner` contains another `store_state` with a `dtype` or with
             stochastic rounding. Or, raised by `update`, `inner` changes the structure of the state or of the updates
-            (the message lists the differences), or the state was made with another `state_dtype`.
+            (the message lists the differences), or the state was made with another `dtype`.
         ValueError: `rounding` has another value, or is "nearest" with int8 or uint8. Or, raised by `init`, an entry of
-            `state_dtype` matches nothing in the state (the message lists its fields), or nothing that can be stored in
+            `dtype` matches nothing in the state (the message lists its fields), or nothing that can be stored in
             that dtype: an average of the params or an accumulator of gradients in less than f32, or complex arrays.
 
     >>> import jax.numpy as jnp
@@ -137,14 +137,14 @@ def store_state(
     >>> state[0].nu.dtype, new_state[0].nu.dtype
     (dtype(bfloat16), dtype(bfloat16))
     """
-    _check_arguments(state_dtype, rounding, seed)
+    _check_arguments(dtype, rounding, seed)
     core = core_of(inner)
-    if state_dtype is None and rounding == "nearest":
+    if dtype is None and rounding == "nearest":
         return at_boundary(core)
-    own = f"store_state(state_dtype={describe_value(state_dtype)}, rounding={rounding!r})"
+    own = f"store_state(dtype={describe_value(dtype)}, rounding={rounding!r})"
     if rounding == "nearest":
-        return at_boundary(_store(core, state_dtype, own))
-    return at_boundary(_round(core, {} if state_dtype is None else state_dtype, seed, own))
+        return at_boundary(_store(core, dtype, own))
+    return at_boundary(_round(core, {} if dtype is None else dtype, seed, own))
 
 
 def _check_arguments(state_dtype: StateDtype, rounding: object, seed: object) -> None:
@@ -157,8 +157,8 @@ def _check_arguments(state_dtype: StateDtype, rounding: object, seed: object) ->
     by_name = is_mapping(state_dtype)
     for key, dtype in (state_dtype if is_mapping(state_dtype) else {"": state_dtype}).items():
         if not isinstance(key, (str, re.Pattern)):
-            raise TypeError(f"state_dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
-        what = f"state_dtype[{key!r}]" if by_name else "state_dtype"
+            raise TypeError(f"dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
+        what = f"dtype[{key!r}]" if by_name else "dtype"
         if by_name and is_code_dtype(dtype):
             if rounding != "stochastic":
                 raise ValueError(
@@ -168,7 +168,7 @@ def _check_arguments(state_dtype: StateDtype, rounding: object, seed: object) ->
         elif not is_inexact_dtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 16:
             raise TypeError(
                 f"{what} must be a floating dtype of 16 bits or more, such as jnp.bfloat16, found {dtype!r}. For 8 "
-                "bits, name the moments: state_dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
+                "bits, name the moments: dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
             )
 
 
@@ -211,7 +211,7 @@ def _round(inner: Core, state_dtype: StateDtype, seed: int, own: str) -> Core:
             raise StateError(
                 "rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
                 f"{type(state).__name__}. Put one that was made without it into init(params)._replace(inner_state=...)"
-                ", and convert it with training.encode_state if state_dtype has codes"
+                ", and convert it with training.encode_state if dtype has codes"
             )
         _check_state(state.inner_state, state_dtype, updates if params is None else params)
         wide = widen(updates), widen(decode_state(state.inner_state)), widen(params)
@@ -236,7 +236,7 @@ def _init_inside(init: Callable[[Any], Any], params: Params, own: str) -> Any:
     """Call the `init` inside; raise a TypeError if another `store_state`, named by `_OUTER`, called this one."""
     if outer := _OUTER.get():
         raise TypeError(
-            f"{own} is inside {outer}, and both would decide how one state is stored. Give state_dtype to one of them: "
+            f"{own} is inside {outer}, and both would decide how one state is stored. Give dtype to one of them: "
             "to the outer one, which may name each accumulator; or to several that are side by side in a chain or a "
             "partition"
         )
@@ -337,7 +337,7 @@ def _check_each_key(state_dtype: Mapping[Any, Any], arrays: list[_Array]) -> Non
         fields = ", ".join(sorted({array.field for array in inexact} - {""})) or "none"
         example = f". A pattern matches a whole path of the state, such as {inexact[0].path!r}" if inexact else ""
         raise ValueError(
-            f"state_dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields with "
+            f"dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields with "
             f"floating-point arrays are {fields}{example}"
         )
     order = list(state_dtype)
@@ -345,7 +345,7 @@ def _check_each_key(state_dtype: Mapping[Any, Any], arrays: list[_Array]) -> Non
         deciding = dict.fromkeys(array.keys[0] for array in of_key)
         if all(order.index(other) < order.index(key) for other in deciding):
             raise ValueError(
-                f"state_dtype[{key!r}] decides about no array, since {', '.join(map(repr, deciding))} before it "
+                f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, deciding))} before it "
                 "matches all that it does. The first pattern decides, and without one, the field"
             )
         decided = [array for array in of_key if array.keys[0] == key]
@@ -355,5 +355,5 @@ def _check_each_key(state_dtype: Mapping[Any, Any], arrays: list[_Array]) -> Non
             if not is_wide:
                 what = f"{x.dtype}, and complex numbers are not rounded"
             raise ValueError(
-                f"state_dtype[{key!r}] is {jnp.dtype(state_dtype[key])}, and {path} is {what}: leave {key!r} out"
+                f"dtype[{key!r}] is {jnp.dtype(state_dtype[key])}, and {path} is {what}: leave {key!r} out"
             )

@@ -19,11 +19,11 @@ import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding
 
-import treekit as tk
 from tests.optax import cases
 from tests.releases import HOST_MEMORY, P, needs, reshard, set_mesh, shard_map
 from treekit import optax as tko
 from treekit import training
+from treekit.testing import tree_shared
 
 K = 2
 
@@ -41,7 +41,6 @@ WRAPPED: dict[str, Callable[[Any], Any]] = {
     "of_printing": lambda o: accumulating(o, optax.chain(optax.adam(0.1), optax.stateless(printing))),
     "finite_of_multi_steps": lambda o: o.apply_if_finite(accumulating(o, optax.adam(0.1)), 3),
     # What Optax has no match for is held to the bare transformation.
-    "filtered": lambda o: tko.filtered(optax.adam(0.1)) if o is tko else optax.adam(0.1),
     "dtype_preserving": lambda o: training.store_state(optax.adam(0.1)) if o is tko else optax.adam(0.1),
 }
 
@@ -227,8 +226,8 @@ def test_chosen_sharding(on: Sharded) -> None:
     def init(params: Any) -> Any:
         return jax.tree.map(lambda x: reshard(jnp.zeros_like(x), spec), params)
 
-    tx = tko.filtered(optax.GradientTransformation(init, optax.identity().update))
-    assert jax.jit(tx.init)([on.params["w"].T])[0].sharding.spec == spec
+    tx = tko.chain(optax.GradientTransformation(init, optax.identity().update))
+    assert jax.jit(tx.init)([on.params["w"].T])[0][0].sharding.spec == spec
 
 
 @table(auto=SOME)
@@ -248,7 +247,7 @@ def test_rounding(on: Sharded) -> None:
     @jax.jit
     def step(params: Any, state: Any) -> Any:
         key = jax.random.fold_in(jax.random.key(0), state.rounding_count)
-        return tko.apply_gradients(tx, jax.tree.map(lambda x: 0.5 * x, params), state, params, key=key)
+        return training.apply_gradients(tx, jax.tree.map(lambda x: 0.5 * x, params), state, params, key=key)
 
     one, eight = (jax.tree.map(lambda x: x.astype(jnp.bfloat16), tree) for tree in (PARAMS, on.params))
     ours, theirs = (eight, tx.init(eight)), (one, tx.init(one))
@@ -262,7 +261,7 @@ def test_rounding(on: Sharded) -> None:
 def test_codes(on: Sharded) -> None:
     """State of 8 bits is sharded as its params: jitted, eager, and after steps, compiled for these shardings."""
     names = {"mu": jnp.int8, "nu": jnp.uint8}
-    tx = training.store_state(tko.adam(0.1), state_dtype=names, rounding="stochastic")
+    tx = training.store_state(tko.adam(0.1), names, rounding="stochastic")
     w = place(np.ones((64, 64), np.float32), on.shardings["w"])
     for params, outer in (
         (w, tx),
@@ -297,7 +296,7 @@ def test_step_that_only_accumulates(name: str, on: Sharded) -> None:
     state = jax.jit(tx.init)(on.params)
 
     def step(params: Any, state: Any, batch: Any) -> Any:
-        return tko.apply_gradients(tx, jax.grad(on.loss)(params, batch), state, params)
+        return training.apply_gradients(tx, jax.grad(on.loss)(params, batch), state, params)
 
     grad = jax.jit(jax.grad(on.loss), out_shardings=on.shardings).lower(on.params, on.batch).compile()
     assert 0 < collectives(grad), "the gradient needs some"
@@ -311,4 +310,4 @@ def test_shared_memory(on: Sharded) -> None:
     """A shard of an array, and an array with the same shards, share its memory."""
     w = on.params["w"]
     same = jax.device_put(w, w.sharding)
-    assert tk.tree_shared([w, w.addressable_shards[-1].data, same, jnp.ones(2)]) == {"0": ["1", "2"]}
+    assert tree_shared([w, w.addressable_shards[-1].data, same, jnp.ones(2)]) == {"0": ["1", "2"]}

@@ -114,8 +114,8 @@ def test_variables_of_nnx_that_hold_references_are_trained_as_with_optax(kind: s
 
 # What has no gradient: `x`, beside `w`, which has one.
 LEFT_OUT: dict[str, Any] = {"array-like": Wrapped(ONES), "number": 0.5, "function": jnp.tanh}
-ONLY_W = {"w": True, "x": False}
-INSIDE = tko.masked(tko.filtered(tko.trace(0.9), ONLY_W), True)
+NOT_X = {"w": False, "x": True}
+INSIDE = tko.masked(tko.selective_transform(tko.trace(0.9), freeze_mask=NOT_X), True)
 BLOCKS = optax.GradientTransformation(
     lambda params: {name: jnp.zeros(()) for name in params}, lambda updates, state, params=None: (updates, state)
 )
@@ -127,10 +127,16 @@ def pair(x: Any) -> Any:
 
 # What the state has in the place of `x`; such an optimizer, and its params.
 IN_STATE: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "None in the moments and the accumulator": (tko.MultiSteps(tko.filtered(ADAM, ONLY_W), 1), pair),
-    "None in the moments and the average": (tko.chain(tko.filtered(ADAM, ONLY_W), training.params_ema(0.9)), pair),
-    "None in the moments and inside masked": (tko.chain(tko.scale_by_adam(), INSIDE), pair),
-    "None inside masked and in the moments": (tko.chain(INSIDE, tko.scale_by_adam()), pair),
+    "a MaskedNode in the moments, None in the accumulator": (
+        tko.MultiSteps(tko.selective_transform(ADAM, freeze_mask=NOT_X), 1),
+        pair,
+    ),
+    "a MaskedNode in the moments, None in the average": (
+        tko.chain(tko.selective_transform(ADAM, freeze_mask=NOT_X), training.params_ema(0.9)),
+        pair,
+    ),
+    "None in the moments, a MaskedNode inside masked": (tko.chain(tko.scale_by_adam(), INSIDE), pair),
+    "a MaskedNode inside masked, None in the moments": (tko.chain(INSIDE, tko.scale_by_adam()), pair),
     "None in a sum, a MaskedNode in the moments": (
         tko.chain(
             tko.scale_by_rss(),
@@ -186,8 +192,8 @@ TRAINING: dict[str, Any] = {
     "set_to_zero": tko.partition({True: ADAM, False: optax.set_to_zero()}, {"w": True, "n": False}),
     "masked by a function": tko.masked(ADAM, lambda params: jax.tree.map(lambda x: True, params)),
     "masked": tko.masked(ADAM, {"w": True, "n": False}),
-    "filtered": tko.filtered(ADAM),
-    "filtered by a tree": tko.filtered(ADAM, {"w": True, "n": False}),
+    "selective_transform": tko.selective_transform(ADAM, freeze_mask={"w": False, "n": True}),
+    "freeze": tko.chain(ADAM, tko.freeze({"w": False, "n": True})),
 }
 
 
@@ -219,17 +225,13 @@ UNTRAINED: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.parametrize("kind", UNTRAINED)
 def test_a_gradient_of_what_is_not_trained_never_reaches_an_update_rule(kind: str, name: str, jitted: bool) -> None:
-    """Only `filtered` may leave it out."""
+    """Also where a mask or a label freezes it."""
     n, gradient = UNTRAINED[kind]
     params, grads = {"w": ONES, "n": n}, {"w": ONES, "n": gradient}
     tx = TRAINING[name]
     update = eqx.filter_jit(tx.update) if jitted else tx.update
-    if name.startswith("filtered"):
-        updates, _ = update(grads, tx.init(params), params)
-        assert updates["n"] is None and (updates["w"] < 0).all()
-    else:
-        with pytest.raises(TypeError, match="at n"):
-            update(grads, tx.init(params), params)
+    with pytest.raises(TypeError, match="at n"):
+        update(grads, tx.init(params), params)
 
 
 def test_what_is_not_a_number_is_not_a_gradient() -> None:
@@ -282,7 +284,6 @@ SPECS: dict[str, Callable[[Any], Any]] = {
     "dtype_preserving": lambda mask: training.store_state(tko.masked(ADAM, mask)),
     "freeze": lambda mask: tko.chain(ADAM, tko.freeze(mask)),
     "selective_transform": lambda mask: tko.selective_transform(ADAM, freeze_mask=mask),
-    "filtered in a chain": lambda _: tko.chain(tko.filtered(ADAM), tko.scale(2.0)),
 }
 # Which of the models init, update and the spec are given: each pair of two choices is there.
 RAW_OR_FILTERED = [(raw, raw, raw), (raw, filtered_model, filtered_model), (filtered_model, raw, filtered_model)]
@@ -361,7 +362,6 @@ def test_an_estimated_rate_stays_real_beside_complex_params_and_a_key_a_key(name
 # ------------------------------------------------------------------------------------------------------------- errors
 
 PASSING_ON: dict[str, Callable[[Any], Any]] = {
-    "filtered": lambda tx: tko.filtered(tx),
     "chain": lambda tx: tko.chain(tx),
     "partition": lambda tx: tko.partition({"a": tx, "b": ADAM}, lambda params: jax.tree.map(lambda _: "a", params)),
 }
@@ -409,7 +409,6 @@ def minimise(rate, make):
     return optimistix.minimise(fn, solver, jnp.array(1.0), jnp.array(3.0), max_steps=20, throw=False).value
 
 MAKE = [
-    lambda rate: optax.filtered(optax.sgd(rate)),
     lambda rate: optax.masked(optax.sgd(rate), True),
     lambda rate: optax.partition({"a": optax.sgd(rate)}, "a"),
     lambda rate: optax.transforms.selective_transform(optax.sgd(rate), freeze_mask=False),

@@ -15,7 +15,6 @@ from treekit import optax as tko
 WRAPPERS: dict[str, Callable[..., Any]] = {
     "masked": tko.masked,
     "partition": lambda tx, mask, **options: tko.partition({True: tx, False: optax.identity()}, mask, **options),
-    "filtered": lambda tx, mask, **_: tko.filtered(tx, mask),
     "selective_transform": lambda tx, mask, **_: tko.selective_transform(
         tx, freeze_mask=jax.tree.map(lambda trained: not trained, mask)
     ),
@@ -42,7 +41,7 @@ def seen_inside(wrapper: str, mask: Any, params: Any, options: dict[str, Any], *
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_extra_arguments_like_the_params_are_selected(wrapper: str, flag: bool) -> None:
     """By structure and shapes; by the flag, the structure alone decides."""
-    params, hole = cases.arrays(), None if wrapper == "filtered" else optax.MaskedNode()
+    params, hole = cases.arrays(), optax.MaskedNode()
     others = {"value": jnp.array(2.0), "other": {"x": 1}, "flag": True}
     given = {"grad": params, "like": cases.arrays(), "rates": {"w": 0.1, "b": 0.2}, **others}
     seen = seen_inside(wrapper, {"w": True, "b": False}, params, {"mask_compatible_extra_args": flag}, **given)

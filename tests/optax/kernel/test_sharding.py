@@ -87,6 +87,6 @@ def test_no_array_is_written_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(jnp.ones(())), "__repr__", write)
     state = tx.init(params)
     tx.update({**params, "b": None}, state, params)
-    tko.apply_gradients(tx, params, state, params)
+    training.apply_gradients(tx, params, state, params)
     training.summary(tx, params)
     assert not written

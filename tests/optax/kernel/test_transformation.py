@@ -31,7 +31,7 @@ def test_another_update_is_used_instead_of_the_core() -> None:
     params, grads = {"w": jnp.ones(2), "name": "scale"}, {"w": jnp.ones(2), "name": None}
     txs: list[Any] = [sevens, tko.chain(sevens), tko.MultiSteps(sevens, 1)]
     for tx in txs:
-        after: Any = tko.apply_gradients(tx, grads, tx.init(params), params)[0]
+        after: Any = training.apply_gradients(tx, grads, tx.init(params), params)[0]
         assert (after["w"] == 8).all()
 
 
@@ -42,7 +42,7 @@ def threes(base: Any) -> Any:
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "chain": lambda tx: tko.chain(tx),
-    "filtered": lambda tx: tko.filtered(tx),
+    "selective_transform": lambda tx: tko.selective_transform(tx, freeze_mask=False),
     "masked": lambda tx: tko.masked(tx, True),
     "MultiSteps": lambda tx: tko.MultiSteps(tx, 2),
     "partition": lambda tx: tko.partition({"a": tx}, "a"),

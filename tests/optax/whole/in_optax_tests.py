@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from treekit.optax._mirror.lookup import wrap_attribute
+from treekit.optax._mirror.modules import names_of
 
 _import: Any = builtins.__import__
 
@@ -35,11 +35,12 @@ def _in_place_of(value: Any) -> Any:
 def _counterpart(name: str) -> ModuleType:
     theirs, ours = sys.modules[name], sys.modules.get(f"treekit.{name}")
     module = ModuleType(name, theirs.__doc__)
+    get_ours = names_of(theirs).get
 
     def get(attribute: str) -> Any:
         if attribute.startswith("_") or name == "optax._src.test_utils":
             return _in_place_of(getattr(theirs, attribute))
-        return _in_place_of(getattr(ours, attribute) if ours else wrap_attribute(theirs, attribute))
+        return _in_place_of(getattr(ours, attribute) if ours else get_ours(attribute))
 
     vars(module).update(__getattr__=get, __dir__=lambda: dir(theirs), __file__=theirs.__file__)
     return module

@@ -19,6 +19,7 @@ from tests.saved import through_orbax
 from tests.trees import identical
 from treekit import optax as tko
 from treekit import training
+from treekit.testing import assert_trees_same
 
 
 def labels(params: Any) -> Any:
@@ -32,12 +33,11 @@ def multi_steps(tx: Any) -> Any:
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "multi_steps_of_masked": lambda tx: multi_steps(tko.masked(tx, cases.mask_of)),
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
-    "dtype_preserving": lambda tx: training.store_state(tx, state_dtype=jnp.float32),
+    "dtype_preserving": lambda tx: training.store_state(tx, jnp.float32),
     "stochastic": lambda tx: training.store_state(tx, rounding="stochastic"),
     "partition": lambda tx: tko.partition({"a": tx, "b": optax.sgd(0.1, momentum=0.9)}, labels),
     "inject": lambda tx: tko.inject_hyperparams(lambda scale: optax.chain(tx, optax.scale(scale)))(cases.schedule),
     "multi_steps": multi_steps,
-    "filtered": lambda tx: tko.filtered(tx),
     "named_chain": lambda tx: tko.named_chain(("clip", tko.clip(1.0)), ("inner", tko.masked(tx, cases.mask_of))),
     "apply_if_finite_of_multi_steps": lambda tx: tko.apply_if_finite(multi_steps(tx), 2),
 }
@@ -57,9 +57,9 @@ def test_a_run_resumed_after_any_step_is_bit_equal(wrap: Any, name: str, kind: s
     fresh = [states[0]] * len(states)  # what is known before a checkpoint is read
     for through in (through_orbax, through_pickle):
         restored = through(states, tmp_path / through.__name__, fresh)
-        tk.assert_trees_same(restored, states)
+        assert_trees_same(restored, states)
         for (params, _), state, after in zip(reached[:-1], restored, reached[1:], strict=True):
-            tk.assert_trees_same(cases.arrays_of(step(params, state)), cases.arrays_of(after))
+            assert_trees_same(cases.arrays_of(step(params, state)), cases.arrays_of(after))
 
 
 @pytest.mark.parametrize("kind", ["none", "nnx"])

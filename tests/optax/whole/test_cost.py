@@ -24,7 +24,7 @@ def arrays() -> Any:
 NAMES = ("sgd_scheduled", "adafactor", "novograd", "clipped", "lbfgs_no_search", "prodigy")
 TRANSFORMATIONS: dict[str, Callable[[Any], Any]] = {
     **{name: cases.OPTIMIZERS[name] for name in NAMES},
-    "filtered": lambda o: optax.adam(0.1) if o is optax else training.store_state(tko.filtered(optax.adam(0.1))),
+    "store_state": lambda o: optax.adam(0.1) if o is optax else training.store_state(optax.adam(0.1)),
     "masked": lambda o: o.masked(o.adam(0.1), cases.mask_of),
     "partition": lambda o: o.partition({True: o.adam(0.1), False: o.sgd(0.1)}, cases.mask_of),
     "inject": lambda o: o.inject_hyperparams(o.adamw)(0.1),
@@ -107,7 +107,7 @@ def test_a_donated_step_of_multi_steps_needs_no_temporary_memory(state_first: bo
 
     def step(first: Any, second: Any, grads: Any) -> Any:
         params, state = (first, second)[order]
-        return tko.apply_gradients(multi_steps, grads, state, params)[order]
+        return training.apply_gradients(multi_steps, grads, state, params)[order]
 
     compiled = compile_step(step, *(params, jax.eval_shape(multi_steps.init, params))[order], params)
     assert temporary(compiled) < params[0].nbytes / 10

@@ -37,9 +37,9 @@ NONE = jax.tree.map(lambda _: False, model())
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adamw": lambda: tko.adamw(0.1, weight_decay=0.5),
     "optax": lambda: tko.chain(optax.adamw(0.1, weight_decay=0.5)),
-    "filtered": lambda: tko.filtered(tko.adamw(0.1)),
-    "filtered by a tree": lambda: tko.filtered(tko.adamw(0.1), ALL),
-    "filtered by trainable": lambda: tko.filtered(tko.adamw(0.1, weight_decay=0.5), tk.trainable),
+    "partition by trainable": lambda: tko.partition(
+        {True: tko.adamw(0.1, weight_decay=0.5), False: tko.set_to_zero()}, tk.trainable
+    ),
     "masked": lambda: tko.masked(tko.adamw(0.1), True),
     "masked by a tree": lambda: tko.masked(tko.adamw(0.1), ALL),
     "masked by a part of one": lambda: tko.masked(tko.adamw(0.1), {"layers": True, "head": False}),
@@ -52,7 +52,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "selective_transform": lambda: tko.selective_transform(tko.adamw(0.1), freeze_mask=NONE),
     "MultiSteps": lambda: tko.MultiSteps(tko.adamw(0.1), 1),
     "average": lambda: tko.chain(tko.adamw(0.1), training.params_ema(0.5)),
-    "state_dtype": lambda: training.store_state(tko.adamw(0.1), state_dtype={"mu": jnp.bfloat16}),
+    "state_dtype": lambda: training.store_state(tko.adamw(0.1), {"mu": jnp.bfloat16}),
 }
 
 
@@ -80,7 +80,7 @@ def test_it_does_not_count_in_global_norms_and_the_average_has_its_current_value
     updates, state = tx.update(params, tx.init(params), params)
     assert jnp.allclose(updates["layer"].weight, -0.5)
     now = {"layer": Normed(jnp.zeros(4), jnp.full(3, 7.0))}
-    assert (training.get_ema(state, now)["layer"].mean == 7).all()
+    assert (training.get_params_ema(state, now)["layer"].mean == 7).all()
     assert (tko.incremental_update(now, params, 0.5)["layer"].mean == 7).all()
     assert (tko.incremental_update(now, params, 0.5)["layer"].weight == 0.5).all()
 

@@ -42,9 +42,7 @@ def test_inside_a_partition_what_is_not_shown_does_not_count(library: Any) -> No
     """`**.bias` matches nothing that the inner transformation of "head" is shown."""
     params = {"body": as_dict(), "head": {"weight": jnp.ones(2)}}
     zeros = jax.tree.map(jnp.zeros_like, params)
-    inner = library.adamw(
-        1.0, weight_decay=0.5, mask=tk.path_mask("body.**.bias", re.compile("body.*weight"), inverse=True)
-    )
+    inner = library.adamw(1.0, weight_decay=0.5, mask=~tk.path_mask("body.**.bias", re.compile("body.*weight")))
     for labels in (tk.path_labels({"body.**": "body", "head.**": "head"}), {"body": "body", "head": "head"}):
         tx = library.partition({"body": inner, "head": inner}, labels)
         updates = jax.jit(lambda grads, tx=tx: tx.update(grads, tx.init(params), params)[0])(zeros)
@@ -82,7 +80,7 @@ NAMED: dict[str, tuple[Any, Any]] = {
 }
 WRAPPED: dict[str, Callable[[Any, Any, Any], Any]] = {  # for a mask that is True in norms, labels, and rates
     "masked": lambda mask, labels, rates: tko.chain(tko.masked(tko.scale(0.0), mask), tko.scale(-1.0)),
-    "filtered": lambda mask, labels, rates: tko.chain(tko.filtered(tko.sgd(1.0), ~mask)),
+    "selective_transform": lambda mask, labels, rates: tko.selective_transform(tko.sgd(1.0), freeze_mask=mask),
     "freeze": lambda mask, labels, rates: tko.chain(tko.freeze(mask), tko.scale(-1.0)),
     "partition": lambda mask, labels, rates: tko.partition({"norm": tko.set_to_zero(), "rest": tko.sgd(1.0)}, labels),
     "MultiSteps": lambda mask, labels, rates: tko.MultiSteps(tko.chain(tko.freeze(mask), tko.sgd(1.0)), 1),

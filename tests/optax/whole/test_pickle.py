@@ -14,8 +14,8 @@ MORE = {
     "freeze": "optax.chain(optax.sgd(0.1), optax.freeze(IS_WEIGHT))",
     "conditionally": "optax.conditionally_mask(optax.adam(0.1), lambda step: step >= 0)",
     "scale_by_tree": "training.scale_by_tree({'first': 0.1, 'second': 0.2})",
-    "f32": "training.store_state(optax.adam(0.1), state_dtype=jnp.float32)",
-    "by name": "training.store_state(optax.adam(0.1), state_dtype={'mu': jnp.bfloat16})",
+    "f32": "training.store_state(optax.adam(0.1), jnp.float32)",
+    "by name": "training.store_state(optax.adam(0.1), {'mu': jnp.bfloat16})",
 }
 NAMES = [name for name in (*OPTIMIZERS, *MORE) if name != "averaged" or has("optax.monitor")]
 BEGIN = """
@@ -42,7 +42,7 @@ for name in ("groups", "eight bits"):
     check_same(two_updates(name, cloudpickle.loads(cloudpickle.dumps(made[name]))), results[name])
 try:
     inner = cloudpickle.loads(cloudpickle.dumps(made["f32"]))
-    training.store_state(inner, state_dtype=jnp.bfloat16).init(start("groups")[1])
+    training.store_state(inner, jnp.bfloat16).init(start("groups")[1])
 except TypeError as error:
     assert "store_state" in str(error)
 else:
@@ -53,6 +53,7 @@ print(*made, sep="\\n")
 # The states come first, and nothing is imported before them.
 LOAD = f"""
 import pathlib, pickle, sys
+from treekit import training
 results, made = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 {BEGIN}
 for name, optimizer in made.items():

@@ -125,7 +125,7 @@ def memory_size_stays_an_int(o: Any) -> None:
 # ------------------------------------------------------------------------------------- leaves that cannot be parameters
 
 
-@fixed("filtered", TypeError)
+@fixed("adam", TypeError)
 def an_optimizer_takes_a_raw_model(o: Any) -> None:
     o.adam(0.1).init(cases.model())
 
@@ -184,7 +184,7 @@ def params_in_a_masked_state_are_mapped(o: Any) -> None:
 # --------------------------------------------------------------------------------------------------------------- dtypes
 
 
-@fixed("dtype_preserving", AssertionError)
+@fixed("adam", AssertionError)
 def state_keeps_its_dtype(o: Any) -> None:
     params = cases.arrays(jnp.bfloat16)
     before, _, after = step(o.adam(0.1), params, cases.cast(params, jnp.float32))

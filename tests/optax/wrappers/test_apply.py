@@ -12,8 +12,9 @@ import pytest
 
 from tests.optax import cases
 from tests.releases import keys, needs, new_ref
-from treekit import assert_trees_same, training
 from treekit import optax as tko
+from treekit import training
+from treekit.testing import assert_trees_same
 
 ONES = jnp.ones(2)
 
@@ -221,11 +222,11 @@ def test_is_leaf_is_asked_as_in_optax_and_an_init_alone_will_do() -> None:
 
 ONLY_W = {"w": True, "b": False}
 MAPPED: dict[str, Callable[[], Any]] = {
-    "filtered": lambda: tko.filtered(tko.adam(0.1), ONLY_W),
+    "selective_transform": lambda: tko.selective_transform(tko.adam(0.1), freeze_mask={"w": False, "b": True}),
     "masked": lambda: tko.adamw(0.1, mask=ONLY_W),
     "partition": lambda: tko.partition({True: tko.adam(0.1), False: tko.sgd(0.1)}, ONLY_W),
     "inject": lambda: tko.inject_hyperparams(tko.adamw)(optax.linear_schedule(1.0, 0.0, 5), mask=ONLY_W),
-    "16 bits": lambda: training.store_state(tko.adam(0.1), state_dtype={"mu": jnp.bfloat16}, rounding="stochastic"),
+    "16 bits": lambda: training.store_state(tko.adam(0.1), {"mu": jnp.bfloat16}, rounding="stochastic"),
     "rates": lambda: tko.chain(tko.adam(0.1), training.scale_by_tree({"w": 1.0, "b": 0.5}), training.params_ema(0.9)),
     "monitor": lambda: tko.chain(tko.adam(0.1), tko.monitor({"norm": optax.tree.norm})),
 }

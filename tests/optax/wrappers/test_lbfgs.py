@@ -48,7 +48,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "bare": lambda tx: tx,
     "masked": lambda tx: optax.chain(tko.masked(tx, cases.mask_of), tko.freeze(vectors)),
     "partition": lambda tx: tko.partition({True: tx, False: optax.set_to_zero()}, cases.mask_of),
-    "filtered": lambda tx: tko.filtered(tx),
+    "selective_transform": lambda tx: tko.selective_transform(tx, freeze_mask=False),
     "dtype_preserving": lambda tx: training.store_state(tx),
     "multi_steps": lambda tx: tko.MultiSteps(tx, 1).gradient_transformation(),
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
@@ -94,7 +94,7 @@ def test_a_value_in_another_dtype_than_the_state_s_is_cast() -> None:
 
 
 @pytest.mark.table
-@pytest.mark.parametrize("wrapper", ["bare", "filtered", "masked", "partition", "dtype_preserving"])
+@pytest.mark.parametrize("wrapper", ["bare", "selective_transform", "masked", "partition", "dtype_preserving"])
 def test_value_and_grad_come_from_the_state_on_raw_models(wrapper: str) -> None:
     """From the second step on, the function returns 0, so what is computed again is wrong; a part is computed."""
     model = cases.model()

@@ -16,6 +16,7 @@ import treekit as tk
 from tests.optax import cases
 from tests.releases import enable_x64
 from treekit import optax as tko
+from treekit import training
 
 NAN, INF = float("nan"), float("inf")
 
@@ -223,7 +224,7 @@ WRAPPERS_OF_INSTANCES: dict[str, Callable[[Any], Any]] = {
     "named_chain": lambda ms: tko.named_chain(("clip", tko.clip(1e6)), ("steps", ms)),
     "masked": lambda ms: tko.masked(ms, True),
     "partition": lambda ms: tko.partition({"a": ms}, "a"),
-    "filtered": tko.filtered,
+    "selective_transform": lambda ms: tko.selective_transform(ms, freeze_mask=False),
     "apply_if_finite": lambda ms: tko.apply_if_finite(ms, 3),
     "MultiSteps": lambda ms: tko.MultiSteps(ms, 1),
 }
@@ -345,7 +346,7 @@ def test_weights_are_those_of_micro_batches(name: str, mean: bool, jit: bool, dt
     params: Any = {"w": jnp.zeros(4, dtype)}
     state: Any = ms.init(params)
     update = jax.jit(ms.update) if jit else ms.update
-    assert isinstance(state, tko.WeightedMultiStepsState)
+    assert isinstance(state, training.WeightedMultiStepsState)
     for grad, weight in zip(grads, weights, strict=True):
         given = {"w": jnp.asarray(grad if weight else grad * np.nan)}
         updates, state = update(given, state, params, weight=weight)

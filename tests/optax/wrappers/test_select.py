@@ -1,4 +1,4 @@
-"""filtered, masked, partition: a transformation over some of the leaves of any model."""
+"""masked, partition, selective_transform: a transformation over some of the leaves of any model."""
 
 import enum
 from collections.abc import Callable
@@ -13,15 +13,16 @@ import pytest
 
 import treekit as tk
 from tests.optax import cases
-from treekit import assert_trees_same
 from treekit import optax as tko
+from treekit import training
 from treekit.optax._wrappers.specs import MaskFunction
+from treekit.testing import assert_trees_same
 
 MODEL = cases.model()
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
-    "filtered": lambda tx: tko.filtered(tx),
+    "selective_transform": lambda tx: tko.selective_transform(tx, freeze_mask=False),
     "masked": lambda tx: tko.masked(tx, cases.mask_of),
     "partition": lambda tx: tko.partition({True: tx, False: optax.sgd(0.1)}, cases.mask_of),
     "masked_twice": lambda tx: tko.masked(tko.masked(tx, cases.mask_of), lambda params: True),
@@ -31,77 +32,60 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.table
 @pytest.mark.parametrize(
-    "wrap, name, kind", cases.cells(WRAPPERS, 0, whole=("filtered", "masked", "partition"), every=3)
+    "wrap, name, kind", cases.cells(WRAPPERS, 0, whole=("selective_transform", "masked", "partition"), every=3)
 )
 def test_laws(wrap: Callable[[Any], Any], name: str, kind: str) -> None:
     """Of *plain* Optax's transformation inside: the wrapper alone has to do it."""
     cases.check_laws(wrap(cases.OPTIMIZERS[name](optax)), kind)
 
 
-# -------------------------------------------------------------------------------------------------------- filtered
+# ---------------------------------------------------------------------------------------------------------- freezing
 
-
-def test_filtered_trains_every_inexact_array_by_default_and_leaves_none_for_the_rest() -> None:
-    numpy: dict[str, Any] = {"x": np.ones(2, np.float32), "y": np.float32(1)}
-    params, tx = cases.PARAMS["int_key"]() | numpy | {"rate": 0.5}, tko.filtered(optax.adam(0.1))
-    state, trained = tx.init(params), {"w", "b", "x", "y"}
-    assert {k for k, x in state[0].mu.items() if x is not None} == trained
-    grads = cases.grads_of("int_key", params) | jax.tree.map(jnp.ones_like, numpy) | {"rate": None}
-    updates, _ = tx.update(grads, state, params)
-    assert {k for k, x in updates.items() if x is not None} == trained
-    after = tko.apply_updates(params, updates)
-    assert all((after[k] is params[k]) == (k not in trained) for k in params)
-
-
-FILTERS: dict[str, Any] = {
-    "tree": {"w": True, "b": False},
-    "predicate": lambda x: x.ndim == 2,
-    "tree_of_predicates": {"w": eqx.is_array, "b": lambda x: False},
-    "tree_that_was_filtered": {"w": True, "b": None},
+# Ways to say that b is frozen, and w is not.
+FREEZE_B: dict[str, Any] = {
+    "tree": {"w": False, "b": True},
+    "function": lambda params: jax.tree_util.tree_map_with_path(lambda path, _: path[0].key == "b", params),
+    "path": tk.path_mask("b.**"),
+    "leaf": tk.leaf_mask(lambda x: x.ndim < 2),
+    "both": ~(tk.path_mask("w") & tk.leaf_mask(lambda x: x.ndim > 1)),
+    "made from a filtered model": {"w": False, "b": {"x": True, "f": None}},
 }
 
 
-@pytest.mark.parametrize("name", FILTERS)
-def test_filtered_takes_what_filter_takes_and_asks_about_arrays_only(name: str) -> None:
+@pytest.mark.parametrize("jitted", [True, False])
+@pytest.mark.parametrize("name", FREEZE_B)
+def test_what_is_frozen_has_no_state_and_a_zero_update_unless_its_gradient_is_missing(name: str, jitted: bool) -> None:
     params: Any = {"w": cases.matrix(), "b": {"x": jnp.ones(2), "f": jnp.tanh}}
-    # A gradient for what is left out, and for a function even, is not an error.
-    grads, only = {**params, "b": {"x": jnp.ones(2), "f": jnp.ones(2)}}, {"w": params["w"]}
+    only = {"w": params["w"]}
     by_norm = optax.stateless(lambda g, p: jax.tree.map(lambda x: optax.tree.norm(p) * x, g))
     alone = optax.chain(optax.trace(0.9), by_norm)
-    tx = tko.filtered(alone, FILTERS[name])
+    tx = tko.selective_transform(alone, freeze_mask=FREEZE_B[name])
     state = tx.init(params)
-    assert state[0].trace["b"] == {"x": None, "f": None}
-    updates, _ = jax.jit(lambda state: tx.update(grads, state, params))(state)
-    assert updates["b"] == {"x": None, "f": None}
-    assert tko.apply_gradients(tx, grads, state, params)[0]["b"] == params["b"]
+    assert not jax.tree.leaves(optax.tree.get(state, "trace")["b"])
+    update = eqx.filter_jit(tx.update) if jitted else tx.update
+    updates, _ = update({"w": params["w"], "b": {"x": jnp.ones(2), "f": None}}, state, params)
+    assert updates["b"]["f"] is None and not updates["b"]["x"].any()
     cases.assert_close(updates["w"], alone.update(only, alone.init(only), only)[0]["w"])
-
-
-def test_a_filter_that_is_a_tree_may_select_nothing() -> None:
-    """Callable or not; and the default, on a model of integers."""
-    nothing = jax.tree.map(lambda _: False, MODEL)
-    assert callable(nothing)
-    for spec, params in ((False, MODEL), (nothing, MODEL), (tk.is_inexact_array, {"n": jnp.arange(2)})):
-        assert not jax.tree.leaves(tko.filtered(tko.trace(0.9), spec).init(params))
+    updates, _ = update({"w": params["w"], "b": {"x": None, "f": None}}, state, params)
+    assert updates["b"] == {"x": None, "f": None}
 
 
 # test_boundary_missing.py has more of them, without a gradient.
 LINKS: dict[str, Callable[[], Any]] = {
-    "of_treekit": lambda: tko.adamw(0.1),
+    "of_treekit": lambda: tko.adamw(0.1, weight_decay=0.0),
     "chain_of_optax": lambda: optax.chain(optax.clip(1.0), optax.adam(0.1)),
     "apply_if_finite": lambda: tko.apply_if_finite(tko.MultiSteps(optax.identity(), 2).gradient_transformation(), 2),
 }
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_what_a_filtered_link_freezes_stays_frozen_in_the_links_after_it(name: str) -> None:
+def test_what_is_frozen_does_not_move_in_a_chain_whose_other_links_only_transform_gradients(name: str) -> None:
     first = params = cases.arrays()
-    frozen = tko.filtered(tko.sgd(0.1), {"w": True, "b": False})
-    tx = tko.chain(frozen, LINKS[name](), tko.add_decayed_weights(-0.5))
+    frozen = tko.selective_transform(tko.sgd(0.1), freeze_mask={"w": False, "b": True})
+    tx = tko.chain(frozen, LINKS[name]())
     state = tx.init(params)
-    assert tx.update(params, state, params)[0]["b"] is None
     for _ in range(2):
-        params, state = tko.apply_gradients(tx, first, state, params)
+        params, state = training.apply_gradients(tx, first, state, params)
     np.testing.assert_array_equal(params["b"], first["b"])
     assert not np.allclose(params["w"], first["w"])
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 import jax
 
 import treekit as tk
+from treekit.typing import Batched, Typed
 
 
 @tk.node
@@ -88,7 +89,7 @@ def seeded(seed: int) -> Seeded:
     return Seeded(jax.numpy.ones(2), seed, 1, name="seeded")
 
 
-def scaled(linear: tk.Typed[Linear], others: tk.Batched["Other", "n"]) -> tk.Typed[Linear]:
+def scaled(linear: Typed[Linear], others: Batched["Other", "n"]) -> Typed[Linear]:
     linear.weigth  # both
     others.weigth  # both
     return Other(linear.weight)  # both

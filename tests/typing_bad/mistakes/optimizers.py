@@ -26,7 +26,7 @@ def makers(model: Model) -> None:
 
 
 def wrappers(model: Model) -> None:
-    optax.filtered(optax.adam)  # both
+    optax.selective_transform(optax.adam, freeze_mask=True)  # both
     optax.masked(decays, optax.adam(1e-3))  # both
     optax.masked(optax.adam(1e-3), "bias")  # neither: a mask is a tree of any class, and str is one
     optax.partition([optax.adam(1e-3)], "a")  # both

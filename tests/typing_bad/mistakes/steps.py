@@ -36,8 +36,8 @@ def steps(model: Model, grads: Model, x: jax.Array) -> None:
     optax.apply_updates(grads, model)  # neither: gradients have the class of the model
     optax.apply_updates(model, grads, key=0)  # both
     grads = optax.apply_updates(state, grads)  # pyright
-    optax.apply_gradients(grads, adam, state, model)  # both
+    training.apply_gradients(grads, adam, state, model)  # both
     training.set_hyperparams(state, 0.1)  # both
     training.summary(model, adam)  # both
-    training.get_ema(model, state).weight  # pyright
+    training.get_params_ema(model, state).weight  # pyright
     check_transformation(model, adam)  # both

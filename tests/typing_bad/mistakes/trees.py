@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 
 import treekit as tk
+from treekit import training
+from treekit.testing import assert_trees_same
 
 
 @tk.node
@@ -37,10 +39,10 @@ def filters(model: Model, other: Other) -> None:
 def maps(model: Model, x: jax.Array, key: jax.Array) -> None:
     tk.dtype_preserving_tree_map(jnp.sin, model, casting="safe")  # both
     tk.dtype_preserving_tree_map(lambda leaf, other: leaf + other, model)  # both
-    tk.stochastic_round(x, jnp.bfloat16, 0)  # both
+    training.stochastic_round(x, jnp.bfloat16, 0)  # both
     tk.tree_stack(model)  # both
     new: Model = tk.graft(model, model)  # both
-    if tk.assert_trees_same(model, model):  # mypy
+    if assert_trees_same(model, model):  # mypy
         pass
 
 

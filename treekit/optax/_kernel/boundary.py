@@ -25,7 +25,7 @@ from treekit.optax._kernel.state_map import is_hole, is_optimizer_state, is_para
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, own_core, with_core
 
 
-def at_boundary(tx: TransformationLike, *, leaves_out: bool = False) -> GradientTransformation[Any]:
+def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
     """Return a transformation that accepts raw models and preserves dtypes; one of treekit's is returned unchanged.
 
     `init` and `update` close over transformations only, so that Equinox's `closure_to_pytree`, which Optimistix applies
@@ -34,7 +34,6 @@ def at_boundary(tx: TransformationLike, *, leaves_out: bool = False) -> Gradient
 
     Args:
         tx: any transformation, which runs inside.
-        leaves_out: whether it was told to leave leaves out, so that a gradient of what is not trained is not an error.
 
     Raises:
         TypeError: `tx` is not a transformation.
@@ -66,7 +65,7 @@ def at_boundary(tx: TransformationLike, *, leaves_out: bool = False) -> Gradient
             raise
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        inside, leave = cross(updates, params, extra, leaves_out=leaves_out)
+        inside, leave = cross(updates, params, extra)
         has_params = params is not None
         try:
             new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
@@ -98,14 +97,13 @@ def trained(params: Params) -> Any:
     return _flatten(params, _can_be_trained).inside()
 
 
-def cross(updates: Updates, params: Params, extra: dict[str, Any], *, leaves_out: bool) -> tuple[Inside, Leave]:
+def cross(updates: Updates, params: Params, extra: dict[str, Any]) -> tuple[Inside, Leave]:
     """Go inside with the arguments of an update; return them, and a function that leads back out.
 
     Args:
         updates: the updates; None or float0 for a missing one, which is a zero inside.
         params: the params; without them, every array of numbers among the updates is one.
         extra: the extra arguments.
-        leaves_out: as in `at_boundary`.
 
     Returns:
         What the core receives. And a function of the state before, the new updates and the new state, which returns the
@@ -117,7 +115,7 @@ def cross(updates: Updates, params: Params, extra: dict[str, Any], *, leaves_out
     """
     has_params = params is not None
     flat = _flatten(params, _can_be_trained) if has_params else _flatten(updates, is_numeric_array)
-    given = _flatten_gradients(flat, updates, has_params, leaves_out)
+    given = _flatten_gradients(flat, updates, has_params)
     triples = zip(flat.keep, given, flat.arrays, strict=True)
     inside_updates = flat.inside(
         (jnp.zeros_like(array) if x is None else as_array(x)) if keep else None for keep, x, array in triples
@@ -187,7 +185,7 @@ def _can_be_trained(x: object) -> bool:
     return has_gradient(x) or (isinstance(x, jax.ShapeDtypeStruct) and issubdtype(dtype_of(x), jnp.inexact))
 
 
-def _flatten_gradients(flat: _Flat, updates: Updates, has_params: bool, leaves_out: bool) -> list[Any]:
+def _flatten_gradients(flat: _Flat, updates: Updates, has_params: bool) -> list[Any]:
     """Return the gradient of each leaf, None where it is missing; raise an error for one that does not fit."""
     try:
         parts = flatten_updates(flat.treedef, updates)
@@ -205,7 +203,7 @@ def _flatten_gradients(flat: _Flat, updates: Updates, has_params: bool, leaves_o
             continue
         if not flat.keep[i]:
             is_gradient = is_parameter(x) and not (are_ints and isinstance(x, int))
-            if is_gradient and not flat.can_train[i] and not leaves_out:
+            if is_gradient and not flat.can_train[i]:
                 raise TypeError(
                     f"there is a gradient ({describe(x)}) at {leaf_path_text(flat.tree, i, is_hole)}, which is "
                     f"{describe(flat.leaves[i])}, and is not trained: only floating-point and complex arrays are. Pass "

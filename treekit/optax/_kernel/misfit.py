@@ -30,7 +30,7 @@ def explained(
 ) -> Exception | None:
     """Return an error that lists all differences between a state and the one that `init` makes; None if it fits.
 
-    If it fits, the error may name a gradient of another shape than its parameter, or what a `filtered` leaves out.
+    If it fits, the error may name a gradient of another shape than its parameter.
 
     Args:
         error: the error of an update with this state.
@@ -44,7 +44,7 @@ def explained(
         return None
     differences = _differences(init, state, like)
     if not differences and has_params:
-        return _of_trees(error, state, updates, like)
+        return _of_gradients(error, updates, like)
     if not differences:
         if _differences(init, state, updates):
             error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
@@ -62,22 +62,13 @@ def explained(
     return _error(differences, hint, f"\nIt led to {describe_error(error)}")
 
 
-def _of_trees(error: Exception, state: OptState, updates: Updates, params: Params) -> Exception | None:
-    """Return an error that names a gradient of another shape, or a leaf that a `filtered` inside leaves out."""
-    grads, leaves = jtu.tree_leaves(updates), flatten_with_path(params)[0]
-    for grad, (path, param) in zip(grads, leaves, strict=False):
+def _of_gradients(error: Exception, updates: Updates, params: Params) -> Exception | None:
+    """Return an error that names a gradient of another shape than its parameter."""
+    for grad, (path, param) in zip(jtu.tree_leaves(updates), flatten_with_path(params)[0], strict=False):
         if shape_of(grad) != shape_of(param):
             return ValueError(
                 f"the gradient at {path_text(path)} has shape {shape_of(grad)}, and its parameter {shape_of(param)}\n"
                 f"It led to {describe_error(error)}"
-            )
-    paths = {path for path, _ in leaves}
-    for path, x in flatten_with_path(state, is_none)[0]:
-        below = next((path[i:] for i in range(len(path)) if path[i:] in paths), None)
-        if x is None and below is not None:
-            return ValueError(
-                f"the state has None for {path_text(below)}: a `filtered` inside of another transformation leaves it "
-                f"out. If that one needs its update, put `filtered` outermost\nIt led to {describe_error(error)}"
             )
     return None
 

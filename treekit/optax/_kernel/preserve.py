@@ -158,7 +158,7 @@ def _shapes(leaves: Iterable[object]) -> list[tuple[int, ...]]:
 
 
 def _parts_of_updates(old: Updates, treedef: PyTreeDef, new: Updates) -> list[Any]:
-    """Flatten new updates up to the structure of `old`; they may be None for a leaf, as `filtered` returns them."""
+    """Flatten new updates up to the structure of `old`; they may be None for a leaf."""
     with contextlib.suppress(ValueError):  # of flatten_up_to
         parts: list[Any] = treedef.flatten_up_to(new)
         if jtu.all_leaves([part for part in parts if part is not None]):

@@ -1,5 +1,7 @@
-"""Which function does any other name of Optax give?
+"""Which names does `treekit.optax` have, and which function does each give?
 
-- `lookup`: its own, or one at the boundary
-- `tree_functions`: its functions on trees, for trees with other leaves than numbers
+- `modules`: those of the installed Optax, and no other, also in its submodules
+- `ours`: a wrapper of `_wrappers`
+- `lookup`: else Optax's own function, or that at the boundary
+- `tree_functions`: Optax's functions on trees, for trees with other leaves than numbers
 """

@@ -4,56 +4,36 @@ import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
-from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec
+from collections.abc import Callable
 from typing import Any
 
 import optax
 
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.releases import existing
+from treekit.optax._mirror.ours import OURS
 from treekit.optax._mirror.tree_functions import apply_to_parameters, is_on_trees
 from treekit.optax._wrappers.factories import ORIGINALS, OptaxCall
 
-# Wherever Optax has the key, under any name and in any module, treekit has the value. Two stay as they are: the params
-# of `lookahead` are a pair of trees, and the updates of `measure_with_ema` a measurement.
-OURS: dict[Any, Any] = {x: x for x in existing(optax, "lookahead", "measure_with_ema")}
-_WRAPPED: dict[Any, Any] = {}  # the same for what is wrapped when it is first looked up
+_WRAPPED: dict[Any, Any] = {}  # each function of Optax that has been looked up, and what stands in its place
 
 
-def replace(ours: Mapping[str, object], others: Mapping[Any, Any]) -> None:
-    """Give the functions and classes of treekit instead of Optax's.
-
-    Args:
-        ours: by name; those to which Optax has one of the same name count.
-        others: by the function of Optax.
-    """
-    for module in (optax, optax.transforms):  # Optax 0.2.5 has some only in the second
-        OURS.update({their: x for name, x in ours.items() if callable(x) for their in existing(module, name)})
-    OURS.update(others)
-
-
-def wrap_attribute(module: types.ModuleType, name: str) -> Any:
-    """Return an attribute of one of Optax's modules, or its replacement.
+def wrap(value: Any, name: str, module: str) -> Any:
+    """Return what stands in the place of a value of Optax; most values stay as they are.
 
     Functions that return transformations are wrapped, and so are functions that compute on trees.
 
-    Raises:
-        AttributeError: Optax does not have this name.
+    Args:
+        value: the value of Optax.
+        name: its name in Optax.
+        module: the name of the module of treekit that has it.
     """
-    try:
-        value: Any = getattr(module, name)
-    except AttributeError:  # which Python completes with the nearest name
-        message = f"module 'treekit.{module.__name__}' has no attribute {name!r}"
-        raise AttributeError(message, name=name, obj=module) from None
     with contextlib.suppress(KeyError, TypeError):  # it is new, or cannot be a key
         return OURS[value] if value in OURS else _WRAPPED[value]
     on_trees = is_on_trees(value)
     if not (on_trees or _makes_transformations(value)):
         return value
     wrapped = _WRAPPED[value] = (apply_to_parameters if on_trees else wrap_factory)(value, name)
-    wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = f"treekit.{module.__name__}", name, name
+    wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
     return wrapped
 
 
@@ -90,13 +70,3 @@ def wrap_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     ORIGINALS[wrapped] = factory
     return wrapped
-
-
-def wrap_module(module: types.ModuleType, name: str) -> types.ModuleType:
-    """Make a module called `name` with every name of one of Optax's modules."""
-    # A package without a path: an import of what is private in it must not run Optax's file a second time.
-    out = module_from_spec(ModuleSpec(name, None, is_package=True))
-    get = functools.partial(wrap_attribute, module)
-    public = [name for name in dir(module) if not name.startswith("_")]
-    vars(out).update(__doc__=module.__doc__, __getattr__=get, __dir__=lambda: dir(module), __all__=public)
-    return out

@@ -130,6 +130,23 @@ from treekit.optax import tree_utils as tree_utils
 from treekit.optax._kernel.transformation import GradientTransformation as GradientTransformation
 from treekit.optax._names import factories as _ours
 from treekit.optax._wrappers import inject as _inject
+from treekit.optax._wrappers import select as _select
+from treekit.optax._wrappers.apply import apply_updates as apply_updates
+from treekit.optax._wrappers.apply import tree_map_params as tree_map_params
+from treekit.optax._wrappers.conditional import apply_if_finite as apply_if_finite
+from treekit.optax._wrappers.conditional import conditionally_mask as conditionally_mask
+from treekit.optax._wrappers.conditional import conditionally_transform as conditionally_transform
+from treekit.optax._wrappers.inject import inject_hyperparams as inject_hyperparams
+from treekit.optax._wrappers.lbfgs import lbfgs as lbfgs
+from treekit.optax._wrappers.lbfgs import value_and_grad_from_state as value_and_grad_from_state
+from treekit.optax._wrappers.monitor import monitor as monitor
+from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
+from treekit.optax._wrappers.select import freeze as freeze
+from treekit.optax._wrappers.select import masked as masked
+from treekit.optax._wrappers.select import partition as partition
+from treekit.optax._wrappers.select import selective_transform as selective_transform
+from treekit.optax._wrappers.update import incremental_update as incremental_update
+from treekit.optax._wrappers.update import periodic_update as periodic_update
 
 GradientTransformationExtraArgs = GradientTransformation  # ours takes extra arguments
 adabelief: Final = _ours.chained(_optax.adabelief)
@@ -160,6 +177,7 @@ keep_params_nonnegative: Final = _ours.any_state(_optax.keep_params_nonnegative)
 lamb: Final = _ours.chained(_optax.lamb)
 lars: Final = _ours.chained(_optax.lars)
 lion: Final = _ours.chained(_optax.lion)
+multi_transform: Final = _select.partition
 nadam: Final = _ours.chained(_optax.nadam)
 nadamw: Final = _ours.chained(_optax.nadamw)
 named_chain: Final = _ours.named_chain_like(_optax.named_chain)

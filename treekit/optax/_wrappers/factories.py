@@ -15,10 +15,8 @@ import optax
 
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
-from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._select.spec import resolve_spec
-from treekit.optax._kernel.boundary import cross
 from treekit.optax._kernel.preserve import keep_updates
 from treekit.optax._kernel.transformation import Core, core_of, own_core
 from treekit.optax._wrappers.specs import MaskFunction
@@ -197,24 +195,19 @@ def _link(x: Any, role: str, where: str) -> Any:
     """Return an argument for one of Optax's own functions: for a transformation, such as a link of a chain, its core.
 
     The updates of treekit's own keep their dtypes here too: the next link may not accept those of an injected rate,
-    which is f32 at least. It crosses the boundary again only if one before it has frozen leaves, which stay frozen.
+    which is f32 at least.
     """
     if role == "named":
         return x[0], _link(x[1], "transformation", where)
     if role != "transformation" and not isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
         return x
-    core, is_own = core_of(x, where), own_core(x) is not None
+    core = core_of(x, where)
+    if own_core(x) is None:
+        return core
     inner_update = core.update
 
-    def none_for_none(update: object, new: object) -> Any:
-        return None if update is None else new
-
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        if params is None or jtu.tree_structure(updates) == jtu.tree_structure(params):
-            news, state = inner_update(updates, state, params, **extra)
-            return keep_updates(updates, params, news) if is_own else news, state
-        inside, leave = cross(updates, params, extra, leaves_out=False)
-        news, state = leave(state, *inner_update(inside.updates, state, inside.params, **inside.extra))
-        return jtu.tree_map(none_for_none, updates, news, is_leaf=is_none), state
+        news, state = inner_update(updates, state, params, **extra)
+        return keep_updates(updates, params, news), state
 
     return Core(core.init, update)

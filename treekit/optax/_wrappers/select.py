@@ -1,6 +1,5 @@
-"""`filtered`, `masked`, `partition` and similar: on which leaves does a transformation run?"""
+"""`masked`, `partition` and similar: on which leaves does a transformation run?"""
 
-import functools
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -9,94 +8,13 @@ from typing import Any
 import optax
 
 from treekit._base.jax import jtu
-from treekit._base.predicates import is_inexact_array
-from treekit._base.tree import check_no_foreign_floats, is_mapping, is_none
-from treekit._base.types import FilterSpec, Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
-from treekit._select.filter import filter
+from treekit._base.tree import is_mapping
+from treekit._base.types import Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.extra_args import is_like
 from treekit.optax._kernel.state_map import is_hole, is_params_placeholder
-from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
+from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._wrappers.specs import MaskFunction, masked_part, parts_by_label, short
-
-
-def filtered(
-    inner: GradientTransformation[S] | TransformationLike, filter_spec: FilterSpec = is_inexact_array
-) -> GradientTransformation[S]:
-    """Run a transformation on some of the leaves of a raw (unfiltered) model, and freeze the others.
-
-    True is trained, where True in `freeze` is frozen. `treekit.filter` filters a tree. The other leaves (functions,
-    strings, integers, …) are None in the state and in the updates, so that `apply_updates` does not change them. Flax's
-    `nnx.Optimizer` calls Optax's own `apply_updates`, which rejects None: docs/guides/from_flax.md has a way around.
-
-    Args:
-        inner: any transformation.
-        filter_spec: a predicate on leaves, or a prefix tree of the params whose leaves are bools or predicates. By
-            default, every floating-point or complex array. A predicate is called with such arrays only.
-
-    Returns:
-        A transformation for the raw model, with the state of `inner`.
-
-    Raises:
-        ValueError: raised by `init` and `update` if `filter_spec` does not fit the params, or selects no leaf.
-        TypeError: `inner` is not a transformation, or `filter_spec` is None.
-
-    >>> import jax
-    >>> import equinox as eqx
-    >>> import optax
-    >>> model = eqx.nn.MLP(2, 1, 8, depth=1, key=jax.random.key(0))
-    >>> tx = filtered(optax.adam(1e-3))  # plain Optax's adam, on a model with its activation function
-    >>> state = tx.init(model)
-    """
-    if filter_spec is None:
-        raise TypeError(
-            "filter_spec must be a predicate or a tree of bools, not None. To freeze everything, pass False"
-        )
-    if filter_spec is is_inexact_array:  # one function for all, so that Optimistix compiles once
-        return at_boundary(_filtered(core_of(inner), _select_inexact), leaves_out=True)
-    # Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, would make a node of a predicate that a
-    # function closes over. It does not open a partial.
-    return at_boundary(_filtered(core_of(inner), functools.partial(_select, filter_spec)), leaves_out=True)
-
-
-def _filtered(core: Core, select: Callable[[Any], Any]) -> Core:
-    """Run a core on the part of the params that `select` returns: the updates of the others are None."""
-    inner_init, inner_update = core
-
-    def init(params: Params) -> Any:
-        return inner_init(select(params))
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        part = select(updates if params is None else params)
-        return _update_part(inner_update, part, updates, state, params, extra)
-
-    return Core(init, update)
-
-
-def _select(filter_spec: FilterSpec, params: Params) -> Any:
-    """Return the params with None for the leaves that do not satisfy a filter_spec."""
-    if is_params_placeholder(params):
-        return params
-    if filter_spec is is_inexact_array:
-        check_no_foreign_floats(params, "filtered")
-
-    def false_for_none(x: object) -> Any:  # so that a spec made from a filtered model fits the raw one
-        return False if x is None else x
-
-    kept = filter(params, jtu.tree_map(false_for_none, filter_spec, is_leaf=is_none))
-    # A tree may select nothing, in a model of integers for example. A function was written to select some.
-    is_predicate = filter_spec is not is_inexact_array and callable(filter_spec) and jtu.all_leaves([filter_spec])
-    if is_predicate and jtu.tree_leaves(params) and not jtu.tree_leaves(kept):
-        raise ValueError(
-            "filter_spec selects no leaf, so nothing would be trained. It is a function, which is called with each "
-            "leaf: filtered(tx, lambda leaf: leaf.ndim > 1). To decide by key path, pass treekit.path_mask, or a tree "
-            "of bools: filtered(tx, jax.tree_util.tree_map_with_path(f, params)). To freeze everything, pass False"
-        )
-    return kept
-
-
-def _select_inexact(params: Params) -> Any:
-    return _select(is_inexact_array, params)
 
 
 def masked(
@@ -105,7 +23,7 @@ def masked(
     """Transform the leaves whose mask is True, and pass the others through: `optax.masked` for every mask and model.
 
     For a leaf that is masked out, the state has an `optax.MaskedNode`, and its update is returned unchanged: the leaf
-    is *not* frozen. To freeze, use `filtered`, or `partition` with `optax.set_to_zero`.
+    is *not* frozen. To freeze, use `selective_transform`, or `partition` with `optax.set_to_zero`.
 
     Args:
         inner: the transformation for leaves whose mask is True.
@@ -229,7 +147,8 @@ def _have_order(keys: Iterable[Any]) -> bool:
 def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
     """Make updates zero where the mask is True: `optax.freeze` for every mask and model.
 
-    Here True means frozen; in `filtered` it means trained.
+    It does not stop what comes after it: `chain(freeze(mask), adamw(1e-3))` decays the weights of frozen leaves. Put it
+    last in a chain, or use `selective_transform`, which also keeps no state for them.
 
     Args:
         mask: as in `masked`.

@@ -1,0 +1,51 @@
+"""The functions and classes of treekit that stand in the place of Optax's."""
+
+from typing import Any
+
+import optax
+
+from treekit.optax._kernel.releases import existing
+from treekit.optax._wrappers.apply import apply_updates, tree_map_params
+from treekit.optax._wrappers.conditional import apply_if_finite, conditionally_mask, conditionally_transform
+from treekit.optax._wrappers.inject import inject_hyperparams
+from treekit.optax._wrappers.lbfgs import lbfgs, value_and_grad_from_state
+from treekit.optax._wrappers.monitor import monitor
+from treekit.optax._wrappers.multi_steps import MultiSteps
+from treekit.optax._wrappers.schedule_free import schedule_free_eval_params
+from treekit.optax._wrappers.select import freeze, masked, partition, selective_transform
+from treekit.optax._wrappers.tree_set import tree_set
+from treekit.optax._wrappers.update import incremental_update, periodic_update
+
+# Wherever Optax has the key, under any name and in any module, treekit has the value. What a release of Optax does not
+# have is not here: Optax 0.2.5 has some of these in `optax.transforms` only, and one not at all.
+OURS: dict[Any, Any] = {
+    **{
+        theirs: ours
+        for ours in (
+            MultiSteps,
+            apply_if_finite,
+            apply_updates,
+            conditionally_mask,
+            conditionally_transform,
+            freeze,
+            incremental_update,
+            inject_hyperparams,
+            lbfgs,
+            masked,
+            monitor,
+            partition,
+            periodic_update,
+            selective_transform,
+            tree_map_params,
+            value_and_grad_from_state,
+        )
+        for module in (optax, optax.transforms)
+        for theirs in existing(module, ours.__name__)
+    },
+    optax.inject_stateful_hyperparams: inject_hyperparams,
+    optax.tree.set: tree_set,
+    optax.contrib.schedule_free_eval_params: schedule_free_eval_params,
+    # These stay as they are: the params of `lookahead` are a pair of trees, and the updates of `measure_with_ema` a
+    # measurement.
+    **{theirs: theirs for theirs in existing(optax, "lookahead", "measure_with_ema")},
+}
