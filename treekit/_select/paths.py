@@ -124,7 +124,7 @@ class PathMask(MaskSpec):
         options = ["strict=False"] * (not self.strict)
         return f"path_mask({', '.join([*map(_written, self.patterns), *options])})"
 
-    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+    def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         first = _first_matches("path_mask", self.patterns, tree, is_leaf, self.strict)
         return [i is not None for _, i in first]
 

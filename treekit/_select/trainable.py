@@ -60,7 +60,7 @@ class Trainable(MaskSpec):
     def __repr__(self) -> str:
         return "treekit.trainable"
 
-    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+    def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
         numbered = treedef.unflatten(range(len(leaves)))
         frozen = declared_frozen(numbered)
