@@ -150,3 +150,8 @@ def _is_variable_class(cls: Any) -> bool:
 
 
 _VARIABLES = ("Variable", "VariableState", "Partitioned")
+
+
+def is_nnx_module(x: object) -> bool:
+    """Whether `x` is a module of Flax NNX, whose children are its variables, not only those that are trained."""
+    return any(base.__name__ == "Module" and base.__module__.startswith("flax.nnx.") for base in type(x).__mro__)

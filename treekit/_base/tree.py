@@ -11,7 +11,7 @@ from treekit._base.describe import KEYS, count, describe
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jtu
 from treekit._base.key_path import key_name, leaf_path_text
-from treekit._base.predicates import has_gradient, is_inexact_array
+from treekit._base.predicates import can_be_trained, is_inexact_array
 from treekit._base.types import IsLeaf, PyTree
 
 # Faster than a Python function, and called for every node.
@@ -39,7 +39,7 @@ def as_none(_: object) -> None:
 def check_no_foreign_floats(tree: PyTree, name: str) -> None:
     """Raise a TypeError for a NumPy array of bf16 or float8, which `is_inexact_array` does not select."""
     for i, x in enumerate(jtu.tree_leaves(tree)):
-        if has_gradient(x) and not is_inexact_array(x):
+        if can_be_trained(x) and not is_inexact_array(x):
             raise TypeError(
                 f"{name} would leave out the array at {leaf_path_text(tree, i)}, {describe(x)}: to NumPy, its dtype is "
                 "not a floating-point one, so treekit.is_inexact_array and Equinox's do not select it. Make it an "

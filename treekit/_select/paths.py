@@ -18,7 +18,7 @@ from treekit._base.patterns import (
     nearest,
     pattern_text,
 )
-from treekit._base.predicates import is_parameter
+from treekit._base.predicates import can_be_trained
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._select.filter import TreeSpec
@@ -83,8 +83,8 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
 
     Args:
         table: maps patterns and classes, as in `path_mask`, to labels; their order matters.
-        default: the label of leaves that nothing matches. Without it, such a parameter is an error, and any other such
-            leaf (a function, a string) gets None.
+        default: the label of leaves that nothing matches. Without it, such a leaf is an error if it can be trained, and
+            any other (a function, an integer) gets None.
         strict: False accepts patterns and classes that match nothing, or nothing that earlier ones leave.
 
     Returns:
@@ -93,7 +93,7 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
     Raises:
         ValueError: you pass neither a pattern nor a default, or an empty pattern. The function raises one if a pattern
             or a class matches nothing, as in `path_mask`, or only what earlier ones match, which a last row "**" may;
-            and, without a default, if nothing matches a parameter. The message lists the paths.
+            and, without a default, if nothing matches a floating-point or complex array. The message lists the paths.
         TypeError: `table` is not a dict, a pattern is neither a string, a compiled regular expression nor a class, or
             `strict` is not a bool. The function raises one if it is called with a class.
 
@@ -155,7 +155,7 @@ class PathLabels(TreeSpec):
         first = _first_matches("path_labels", [x for x, _ in self.table], tree, is_leaf, self.strict)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         default = None if self.default is NoDefault else self.default
-        missing = [path for (path, i), x in zip(first, leaves, strict=True) if i is None and is_parameter(x)]
+        missing = [path for (path, i), x in zip(first, leaves, strict=True) if i is None and can_be_trained(x)]
         if missing and self.default is NoDefault:
             raise ValueError(
                 f"path_labels: no pattern matches {listed(missing)}. Add a pattern for them, such as '**' at the end, "

@@ -9,7 +9,7 @@ from treekit._base.describe import describe_error, type_name
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
-from treekit._base.predicates import is_inexact_array, is_parameter, is_truly_callable
+from treekit._base.predicates import can_be_trained, is_parameter, is_truly_callable
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
 from treekit._compare.prefix import prefix_mismatch
 from treekit._select.filter import TreeSpec, filter
@@ -120,7 +120,7 @@ def match_spec(
 ) -> tuple[PyTreeDef, list[tuple[Any, Any]]]:
     """Match each leaf of a prefix tree with the subtree of `tree` at its place.
 
-    None in the prefix tree is allowed where a filtered model has None, that is, for anything but an inexact array.
+    None in the prefix tree is allowed where a filtered model has None, that is, for anything that cannot be trained.
 
     Returns:
         The structure of the prefix tree, in which None is a leaf; and for each of its leaves the leaf and the subtree
@@ -139,7 +139,7 @@ def match_spec(
     except ValueError as error:
         raise prefix_mismatch(name, prefix_treedef, tree, error) from None
     for i, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
-        if leaf is None and not is_spec_leaf(None) and any(map(is_inexact_array, jtu.tree_leaves(part))):
+        if leaf is None and not is_spec_leaf(None) and any(map(can_be_trained, jtu.tree_leaves(part))):
             path = path_text(flatten_with_path(spec, stop)[0][i][0], name)
             raise ValueError(
                 f"{name} does not fit the tree it is for: at key path {path} it has None, and the tree it is for "

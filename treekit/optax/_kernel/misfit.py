@@ -12,7 +12,7 @@ from treekit._arrays.codes import is_codes
 from treekit._base.describe import describe, describe_error
 from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import flatten_with_path, path_name, path_text
+from treekit._base.key_path import flatten_with_path, is_nnx_module, path_name, path_text
 from treekit._base.predicates import is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
@@ -50,7 +50,7 @@ def explained(
             error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
         return None
     hint = ""
-    if any(base.__module__.startswith("flax.nnx") for base in type(like).__mro__):
+    if is_nnx_module(like):
         hint = " The params are a module of Flax NNX: pass nnx.state(model, nnx.Param), to init and to update."
     elif not has_params:
         hint = " Pass the params too, if it was made for all of them: update(updates, state, params)."
