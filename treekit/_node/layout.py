@@ -1,7 +1,6 @@
 """Flatten and rebuild the instances of every class that treekit registers."""
 
 import contextlib
-import copy
 import dataclasses
 import inspect
 import keyword
@@ -10,16 +9,16 @@ import threading
 import types
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import jax
 
 from treekit._base.jax import jtu
 from treekit._base.layouts import LAYOUT, layout_of
+from treekit._node.pickling import DEEPCOPY, attributes_of, copies_in_its_own_way, deepcopy_node
 from treekit._node.static import STATIC, Interned, StaticFields
 
 COPY = "treekit.copy"  # the key in a field's metadata
-_DEEPCOPY = "__deepcopy__"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +109,7 @@ class Layout:
 
     def check_attributes_are_fields(self, x: object) -> None:
         """Raise a TypeError if an instance has an attribute that rebuilding it would lose."""
-        for name in undeclared(self.cls, self.names, _attributes(x)):
+        for name in undeclared(self.cls, self.names, attributes_of(x)):
             raise TypeError(
                 f"{self.cls.__qualname__}.{name} is neither in data_fields nor in meta_fields of register_node, so it "
                 "would be lost when JAX rebuilds the instance. Name it in one of them"
@@ -128,8 +127,8 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         if known:
             return known
         layout = Layout(cls, names, meta, creation)
-        if creation is None and not _copies_in_its_own_way(cls):
-            setattr(cls, _DEEPCOPY, deepcopy_node)
+        if creation is None and not copies_in_its_own_way(cls):
+            setattr(cls, DEEPCOPY, deepcopy_node)
         setattr(cls, LAYOUT, layout)
         # Instances cache their static part; in the class, one whose values are not identical to those of any instance.
         setattr(cls, STATIC, SimpleNamespace(values=(object(),) * len(layout.meta)))
@@ -138,26 +137,6 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         except ValueError as error:
             raise already_a_node(cls, "JAX") from error
         return layout
-
-
-def _copies_in_its_own_way(cls: type[Any]) -> bool:
-    """Whether a class defines how its instances are copied or pickled."""
-    names = (_DEEPCOPY, "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__")
-    return any(getattr(cls, name, None) is not getattr(object, name, None) for name in names)
-
-
-def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
-    """Copy a node as its `__deepcopy__`: static values are shared, since a copy, as of a callable, may not be equal.
-
-    Values cached on a frozen instance are not copied; a mutable instance keeps all of its attributes.
-    """
-    layout = layout_of(type(self))
-    shared = layout.meta if layout else ()
-    memo[id(self)] = new = object.__new__(type(self))
-    for name, value in _attributes(self).items():
-        if layout is None or layout.creation is None or name in layout.names:
-            object.__setattr__(new, name, value if name in shared else copy.deepcopy(value, memo))
-    return new
 
 
 def undeclared(cls: type[Any], names: Collection[str], attributes: Iterable[str]) -> list[str]:
@@ -171,13 +150,6 @@ def undeclared(cls: type[Any], names: Collection[str], attributes: Iterable[str]
         return name == "__orig_class__" or hasattr(type(attribute), "__set_name__")
 
     return [name for name in attributes if name not in names and not is_stored_by_python(name)]
-
-
-def _attributes(x: object) -> dict[str, Any]:
-    """Return the attributes of an instance, from its `__dict__` and its `__slots__`."""
-    state = object.__getstate__(x)
-    in_dict, in_slots = cast(tuple[Any, Any], state if isinstance(state, tuple) else (state, None))
-    return {**(in_dict or {}), **(in_slots or {})}
 
 
 registering = threading.RLock()
@@ -293,7 +265,7 @@ def generate_flatten(layout: Layout) -> tuple[Callable[..., Any], Callable[..., 
         "read_static": layout.read_static,
         "freeze_attributes": layout.freeze_attributes,
         "check_attributes_are_fields": layout.check_attributes_are_fields,
-        "attributes_of": _attributes,
+        "attributes_of": attributes_of,
         "names": frozenset(layout.names),
     }
     check = ""  # of instances that `node` creates, the attributes are checked then
