@@ -91,10 +91,11 @@ class Layout:
     def freeze_attributes(self, x: object) -> StaticFields:
         """Store an instance's attributes as `rebuild` does: in a new dict, with the values of its `StaticFields`."""
         static = self.read_static(x)
-        attributes = {**vars(x), **dict(zip(self.meta, static.values, strict=True))}
-        if self.remembers:
-            attributes[STATIC] = static
-        object.__setattr__(x, "__dict__", attributes)
+        if vars(x).get(STATIC) is not static:  # otherwise one of its values can change, but did not
+            attributes = {**vars(x), **dict(zip(self.meta, static.values, strict=True))}
+            if self.remembers:
+                attributes[STATIC] = static
+            object.__setattr__(x, "__dict__", attributes)
         return static
 
     def check_fields_are_set(self, x: object, error: AttributeError) -> None:
@@ -130,8 +131,7 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         if creation is None and not copies_in_its_own_way(cls):
             setattr(cls, DEEPCOPY, deepcopy_node)
         setattr(cls, LAYOUT, layout)
-        # Instances cache their static part; in the class, one whose values are not identical to those of any instance.
-        setattr(cls, STATIC, SimpleNamespace(values=(object(),) * len(layout.meta)))
+        setattr(cls, STATIC, SimpleNamespace(owner=None, values=()))  # of instances that have cached none yet
         try:
             jtu.register_pytree_with_keys(cls, layout.flatten_with_keys, layout.rebuild, layout.flatten)
         except ValueError as error:
@@ -238,11 +238,12 @@ def flatten(self):
         raise
 """
 
-# The cached static part is used unless the instance was changed through `object.__setattr__`.
+# The cached static part is not used if a value can change, if the instance was changed through `object.__setattr__`, or
+# if IPython's %autoreload has set its `__class__`.
 _READ_REMEMBERED = """
 static = self.{STATIC}
 values = static.values
-if {changed}:
+if static.owner is not cls or {changed}:
     static = freeze_attributes(self)
 """
 
@@ -260,6 +261,7 @@ def rebuild(static, children):
 def generate_flatten(layout: Layout) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Generate `flatten`, from an instance to (children, static), and `flatten_with_keys`."""
     scope: dict[str, Any] = {
+        "cls": layout.cls,
         "keys": tuple(jax.tree_util.GetAttrKey(name) for name in layout.data),
         "check_fields_are_set": layout.check_fields_are_set,
         "read_static": layout.read_static,
