@@ -74,9 +74,15 @@ def _create(
     if id(self) in _building:  # called by a subclass through super(), which does the rest
         init(self, *args, **kwargs)
         return
-    layout = layout_of(cls)
+    layout: Layout | None = layout_of(cls)
     if type(self) is not cls or layout is None or layout.creation is None or vars(self):
         raise _frozen(self, "initialized again")
+    if layout.cls is not cls:
+        # IPython's %autoreload has executed the class again, put the attributes of the new one into this one, and made
+        # its instances those of the new one; a name that still refers to this one shall create such instances too.
+        object.__setattr__(self, "__class__", layout.cls)
+        layout.cls.__init__(self, *args, **kwargs)
+        return
     copied_args, copied_kwargs = copy_arguments(args, kwargs, layout.creation.uncopied)
     copied_kwargs.pop(STATIC, None)  # present in cls(**vars(other))
     _building.add(id(self))
