@@ -142,6 +142,11 @@ MISTAKES: dict[str, Mistake] = {
     "an attribute that is not a field": Mistake(
         lambda: Careless(lambda self: vars(self).update(weight=1, bias=ONES)), TypeError, "`bias: jax.Array`"
     ),
+    "an attribute in the slots of a base": Mistake(
+        lambda: node(class_with(WithSlots, __init__=lambda self: setattr(self, "x", 1)))(),
+        TypeError,
+        "slots__ of WithSlots",
+    ),
     "an attribute that register_node does not know": Mistake(lambda: jax.tree.leaves(MORE), TypeError, "Halved.extra"),
     "an attribute set": Mistake(lambda: setattr(LAYER, "weight", 2), FrozenInstanceError, "weight"),
     "an attribute deleted": Mistake(lambda: delattr(LAYER, "weight"), FrozenInstanceError, "weight"),

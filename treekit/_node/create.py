@@ -111,7 +111,7 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
             except Exception as error:
                 error.add_note(f"This happened in the converter of {layout.cls.__qualname__}.{name}")
                 raise
-    _check_attributes(layout.cls, layout.names, attributes)
+    _check_attributes(self, layout)
     for name, value in attributes.items():
         if type(value) in _MAY_CARRY:
             _check_captured(self, name, value)
@@ -146,8 +146,9 @@ def _check_captured(self: object, name: str, value: object) -> None:
             )
 
 
-def _check_attributes(cls: type[Any], names: tuple[str, ...], attributes: Mapping[str, Any]) -> None:
+def _check_attributes(self: object, layout: Layout) -> None:
     """Raise a TypeError unless the attributes of an instance are exactly the fields."""
+    cls, names, attributes = layout.cls, layout.names, vars(self)
     if missing := [name for name in names if name not in attributes]:
         raise TypeError(f"creating {cls.__qualname__} left {', '.join(missing)} unset. Set every field (None will do)")
     for name in undeclared(cls, names, attributes) if len(attributes) > len(names) else ():
@@ -158,6 +159,22 @@ def _check_attributes(cls: type[Any], names: tuple[str, ...], attributes: Mappin
             f"instance. Declare it in the class body: `{name}: {kind}`, with field(static=True) if it is part of the "
             "structure"
         )
+    for name in layout.slots:
+        if _is_set(self, name):
+            base = next(base for base in cls.__mro__ if name in vars(base))
+            raise TypeError(
+                f"creating {cls.__qualname__} set {name}, which is in the __slots__ of {base.__qualname__} and not a "
+                "field, so it would be lost when JAX rebuilds the instance. Take it out of the __slots__, and declare it "
+                f"in the class body of {cls.__qualname__}; or use register_node, whose classes may have slots"
+            )
+
+
+def _is_set(self: object, slot: str) -> bool:
+    try:
+        object.__getattribute__(self, slot)  # not a `__getattr__` of the class
+    except AttributeError:
+        return False
+    return True
 
 
 def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceError:

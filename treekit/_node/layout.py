@@ -65,6 +65,7 @@ class Layout:
         names: the names of its fields, in order.
         meta: the static fields.
         data: the other fields, which are children.
+        slots: the `__slots__` of the class and its bases.
         creation: how instances of a class made by `@node` are created; None for `register_node`.
         remembers: whether instances cache their static part, which only frozen ones can.
         intern: from the values of the static fields to their `StaticFields`.
@@ -78,6 +79,7 @@ class Layout:
         self.names = tuple(names)
         self.meta = tuple(name for name in names if name in meta)
         self.data = tuple(name for name in names if name not in meta)
+        self.slots = frozenset(name for base in cls.__mro__ for name in vars(base) if _is_slot(cls, name))
         self.creation = creation
         self.remembers = creation is not None and creation.remembers and bool(meta)
         self.intern = Interned(cls, self.names, self.meta, remembers=self.remembers).get
@@ -272,9 +274,13 @@ def generate_flatten(layout: Layout) -> tuple[Callable[..., Any], Callable[..., 
     }
     check = ""  # of instances that `node` creates, the attributes are checked then
     if layout.creation is None:
-        slots = {name for base in layout.cls.__mro__ for name in vars(base) if _is_slot(layout.cls, name)}
-        others = slots.difference(layout.names)
-        stored = "attributes_of(self)" if others else "self.__dict__" if layout.cls.__dictoffset__ else "()"
+        stored = (
+            "attributes_of(self)"
+            if layout.slots.difference(layout.names)
+            else "self.__dict__"
+            if layout.cls.__dictoffset__
+            else "()"
+        )
         check = f"if not names.issuperset({stored}): check_attributes_are_fields(self)"
     if layout.remembers:
         changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(layout.meta))
