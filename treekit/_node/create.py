@@ -164,8 +164,8 @@ def _check_attributes(self: object, layout: Layout) -> None:
             base = next(base for base in cls.__mro__ if name in vars(base))
             raise TypeError(
                 f"creating {cls.__qualname__} set {name}, which is in the __slots__ of {base.__qualname__} and not a "
-                "field, so it would be lost when JAX rebuilds the instance. Take it out of the __slots__, and declare it "
-                f"in the class body of {cls.__qualname__}; or use register_node, whose classes may have slots"
+                "field, so it would be lost when JAX rebuilds the instance. Take it out of the __slots__ and declare "
+                f"it in the class body of {cls.__qualname__}; or use register_node, whose classes may have slots"
             )
 
 
@@ -179,8 +179,15 @@ def _is_set(self: object, slot: str) -> bool:
 
 def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceError:
     cls = type(self)
-    if layout_of(cls) is None:
+    layout: Layout | None = layout_of(cls)
+    if layout is None:
         return TypeError(f"{cls.__qualname__} extends a node but is not a node itself: decorate it with @node too")
+    if missing := [name for name in layout.names if name not in vars(self)]:
+        return dataclasses.FrozenInstanceError(
+            f"a {cls.__qualname__} cannot be {done}. This one has no {missing[0]}, so the __init__ that @node prepared "
+            "did not create it. If that was replaced, as by IPython's %autoreload when you edit it, define the class "
+            "again: reload its module, or restart"
+        )
     return dataclasses.FrozenInstanceError(
         f"{cls.__qualname__} is finished once it is created, and cannot be {done}; make another one with "
         "treekit.replace or treekit.tree_at"
