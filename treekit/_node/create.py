@@ -15,7 +15,7 @@ from treekit._base.jax import jtu
 from treekit._base.layouts import layout_of
 from treekit._node.copy_arguments import copy_arguments
 from treekit._node.layout import Creation, Layout, undeclared
-from treekit._node.pickling import pickling_methods
+from treekit._node.pickling import PICKLING, copies_in_its_own_way
 from treekit._node.static import FUNCTIONS, STATIC, captured_objects, holds_array, reachable
 from treekit._types.fields import check_created
 
@@ -34,7 +34,7 @@ def node_methods(cls: type[Any]) -> dict[str, Any]:
         "__delattr__": _delete_attribute,
         "__repr__": _represent,
     }
-    return methods | pickling_methods(cls)
+    return methods if copies_in_its_own_way(cls) else methods | PICKLING
 
 
 _INIT_SOURCE = """

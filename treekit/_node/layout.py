@@ -15,7 +15,7 @@ import jax
 
 from treekit._base.jax import jtu
 from treekit._base.layouts import LAYOUT, layout_of
-from treekit._node.pickling import DEEPCOPY, attributes_of, copies_in_its_own_way, deepcopy_node
+from treekit._node.pickling import attributes_of, copies_in_its_own_way, deepcopy_node
 from treekit._node.static import STATIC, Interned, StaticFields
 
 COPY = "treekit.copy"  # the key in a field's metadata
@@ -93,11 +93,10 @@ class Layout:
     def freeze_attributes(self, x: object) -> StaticFields:
         """Store an instance's attributes as `rebuild` does: in a new dict, with the values of its `StaticFields`."""
         static = self.read_static(x)
-        if vars(x).get(STATIC) is not static:  # otherwise one of its values can change, but did not
-            attributes = {**vars(x), **dict(zip(self.meta, static.values, strict=True))}
-            if self.remembers:
-                attributes[STATIC] = static
-            object.__setattr__(x, "__dict__", attributes)
+        attributes = {**vars(x), **dict(zip(self.meta, static.values, strict=True))}
+        if self.remembers:
+            attributes[STATIC] = static
+        object.__setattr__(x, "__dict__", attributes)
         return static
 
     def check_fields_are_set(self, x: object, error: AttributeError) -> None:
@@ -131,7 +130,7 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
             return known
         layout = Layout(cls, names, meta, creation)
         if creation is None and not copies_in_its_own_way(cls):
-            setattr(cls, DEEPCOPY, deepcopy_node)
+            cls.__deepcopy__ = deepcopy_node
         setattr(cls, LAYOUT, layout)
         setattr(cls, STATIC, SimpleNamespace(owner=None, values=()))  # of instances that have cached none yet
         try:

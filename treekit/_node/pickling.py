@@ -8,36 +8,22 @@ from treekit._base.layouts import layout_of
 
 T = TypeVar("T")
 
-DEEPCOPY = "__deepcopy__"
 
-
-def pickling_methods(cls: type[Any]) -> dict[str, Any]:
-    """Return the methods by which nodes of a class are copied and pickled; none if it has its own way of pickling."""
-    for name in ("__getstate__", "__reduce_ex__", *_PICKLING):
-        if getattr(cls, name, None) not in (getattr(object, name, None), _PICKLING.get(name)):
-            return {}
-    return _PICKLING
-
-
-def copies_in_its_own_way(cls: type[Any]) -> bool:
-    """Whether a class defines how its instances are copied or pickled."""
-    names = (DEEPCOPY, "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__")
-    return any(getattr(cls, name, None) is not getattr(object, name, None) for name in names)
+def attributes_of(x: object) -> dict[str, Any]:
+    """Return the attributes of an instance, from its `__dict__` and its `__slots__`."""
+    state = object.__getstate__(x)
+    in_dict, in_slots = cast(tuple[Any, Any], state if isinstance(state, tuple) else (state, None))
+    return {**(in_dict or {}), **(in_slots or {})}
 
 
 def _blank(cls: type[T]) -> T:
     return object.__new__(cls)
 
 
-def _fields_of(self: object) -> dict[str, Any]:
-    """Return the attributes that are fields, without values that were cached on the instance."""
-    layout = layout_of(type(self))
-    names = layout.names if layout else ()
-    return {name: value for name, value in vars(self).items() if name in names}
-
-
 def _reduce(self: object) -> tuple[Any, ...]:
-    return _blank, (type(self),), _fields_of(self)
+    layout = layout_of(type(self))
+    names = layout.names if layout else ()  # other attributes are values that were cached on the instance
+    return _blank, (type(self),), {name: value for name, value in vars(self).items() if name in names}
 
 
 def _set_state(self: object, state: Mapping[str, Any]) -> None:
@@ -58,12 +44,11 @@ def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
     return new
 
 
-def attributes_of(x: object) -> dict[str, Any]:
-    """Return the attributes of an instance, from its `__dict__` and its `__slots__`."""
-    state = object.__getstate__(x)
-    in_dict, in_slots = cast(tuple[Any, Any], state if isinstance(state, tuple) else (state, None))
-    return {**(in_dict or {}), **(in_slots or {})}
-
-
 # Since __setstate__ and __deepcopy__ are defined, a user's __getattr__ is never called for them.
-_PICKLING = {"__reduce__": _reduce, "__setstate__": _set_state, DEEPCOPY: deepcopy_node}
+PICKLING = {"__reduce__": _reduce, "__setstate__": _set_state, "__deepcopy__": deepcopy_node}
+
+
+def copies_in_its_own_way(cls: type[Any]) -> bool:
+    """Whether a class defines how its instances are copied or pickled, other than by these methods."""
+    names = ("__getstate__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", *PICKLING)
+    return any(getattr(cls, name, None) not in (getattr(object, name, None), PICKLING.get(name)) for name in names)
