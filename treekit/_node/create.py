@@ -5,7 +5,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import wadler_lindig
@@ -18,8 +18,6 @@ from treekit._node.layout import Creation, Layout, undeclared
 from treekit._node.pickling import PICKLING, copies_in_its_own_way
 from treekit._node.static import FUNCTIONS, STATIC, captured_objects, holds_array, reachable
 from treekit._types.fields import check_created
-
-T = TypeVar("T")
 
 _pretty: Any = wadler_lindig  # its keyword arguments have no types
 # The ids of the instances whose __init__ is running. Only these can be assigned to, in this thread and in others.
