@@ -153,5 +153,6 @@ _VARIABLES = ("Variable", "VariableState", "Partitioned")
 
 
 def is_nnx_module(x: object) -> bool:
-    """Whether `x` is a module of Flax NNX, whose children are its variables, not only those that are trained."""
-    return any(base.__name__ == "Module" and base.__module__.startswith("flax.nnx.") for base in type(x).__mro__)
+    """Whether `x` is a module of Flax NNX, whose children are all of its variables, or a class of such modules."""
+    cls: Any = x if isinstance(x, type) else type(x)
+    return any(base.__name__ == "Module" and base.__module__.startswith("flax.nnx.") for base in cls.__mro__)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from treekit._base.describe import check_bool, describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import walk
+from treekit._base.key_path import is_nnx_module, walk
 from treekit._base.patterns import (
     Pattern,
     check_pattern_or_class,
@@ -189,7 +189,14 @@ def _first_matches(
         if not strict or i in deciding or any(_may_hide(hole, i, selector) for hole in holes):
             continue
         if isinstance(selector, type) and i not in instances:
-            raise ValueError(f"{name}: {no_instance(selector, (node for _, node in walk(tree, is_leaf=is_leaf)))}")
+            why = no_instance(selector, (node for _, node in walk(tree, is_leaf=is_leaf)))
+            if is_nnx_module(selector):
+                found = f"for name in treekit.tree_find(model, {selector.__name__})"
+                by_name = f'path_mask(*(f"{{name}}.**" {found}))'
+                if name == "path_labels":
+                    by_name = f'path_labels({{f"{{name}}.**": label {found}}})'
+                why += f". An nnx.state has variables, and no modules: find their names in the model, {by_name}"
+            raise ValueError(f"{name}: {why}")
         earlier = {min(selected) for _, selected in leaves if i in selected}
         is_default = selector == "**" and i == len(selectors) - 1
         if earlier and name == "path_labels" and not is_default:

@@ -90,7 +90,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
 
 def _check_params(params: Params) -> None:
     """Raise a TypeError for what a user may mistake for params: a class, a module of Flax NNX, a state."""
-    if is_nnx_module(params):
+    if is_nnx_module(params) and not isinstance(params, type):
         raise TypeError(
             f"init received the module {type(params).__name__} of Flax NNX, whose variables are not its params only: "
             "pass nnx.state(model, nnx.Param), to init and to update"
