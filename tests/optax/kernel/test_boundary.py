@@ -241,9 +241,8 @@ def test_what_is_not_a_number_is_not_a_gradient() -> None:
     assert {name for name, x in updates.items() if x is not None} == {"w"}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in UNTRAINED if kind != "a number"])
-def test_a_gradient_raises_too_where_nothing_is_trained(kind: str) -> None:
-    n, gradient = UNTRAINED[kind]
+def test_a_gradient_raises_too_where_nothing_is_trained() -> None:
+    n, gradient = UNTRAINED["a function"]
     for wrong in (gradient, 20):
         with pytest.raises(TypeError, match="at n"):
             ADAM.update({"n": wrong}, ADAM.init({"n": n}), {"n": n})
