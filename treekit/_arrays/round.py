@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, BFloat16, Float, Float32, Shaped, UInt32
 
-from treekit._base.describe import describe_argument
+from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array, is_narrow
@@ -67,12 +67,12 @@ def stochastic_round(x: InexactLike, dtype: InexactDtype, key: Key) -> jax.Array
     if not is_inexact_dtype(dtype):
         raise TypeError(
             "stochastic_round(x, dtype, key): dtype must be a floating or complex one, since only those are rounded; "
-            f"found {describe_argument(dtype)}"
+            f"found {describe_value(dtype)}"
         )
     have, want = dtype_of(x), jax.dtypes.canonicalize_dtype(dtype)
     if have is None or not issubdtype(have, np.inexact):
         raise TypeError(
-            f"stochastic_round(x, dtype, key): x must be a floating or complex array, found {describe_argument(x)}"
+            f"stochastic_round(x, dtype, key): x must be a floating or complex array, found {describe_value(x)}"
         )
     random_bits = bits_of_key(key)
     if issubdtype(have, np.complexfloating) and not issubdtype(want, np.complexfloating):
@@ -114,7 +114,7 @@ def bits_of_key(key: Any) -> RandomBits:
     typed = is_array(key) and issubdtype(key.dtype, jax.dtypes.prng_key)
     raw = is_array(key) and key.dtype == np.uint32 and key.shape in ((2,), (4,))  # jax.random.PRNGKey
     if not raw and not (typed and key.shape == ()):
-        raise TypeError(f"key must be one key, such as jax.random.key(0); found {describe_argument(key)}")
+        raise TypeError(f"key must be one key, such as jax.random.key(0); found {describe_value(key)}")
     data: Any = key
     left, right = hash_bits(*jnp.unstack(jax.random.key_data(data) if typed else jnp.asarray(data)))
     return left, right

@@ -11,7 +11,7 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_inexact_array, is_parameter, is_truly_callable
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
-from treekit._compare.prefix import prefix_mismatch
+from treekit._compare.prefix import flatten_up_to, prefix_mismatch
 from treekit._select.filter import TreeSpec, filter
 
 
@@ -135,7 +135,7 @@ def match_spec(
 
     leaves, prefix_treedef = jtu.tree_flatten(spec, is_leaf=stop)
     try:
-        parts = prefix_treedef.flatten_up_to(tree)
+        parts = flatten_up_to(prefix_treedef, tree)
     except ValueError as error:
         raise prefix_mismatch(name, prefix_treedef, tree, error) from None
     for i, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
