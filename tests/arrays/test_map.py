@@ -42,9 +42,9 @@ def array(dtype: str) -> jax.Array:
     return jnp.array([0, 1, 2], dtype)
 
 
-def test_values_that_do_not_fit_wrap_as_in_numpy_and_python_ints_raise() -> None:
+def test_arrays_that_do_not_fit_lose_information_and_python_ints_raise() -> None:
     for x, leaf, want in ((np.int32(300), array("int8"), 44), (np.float32(1e10), array("float16"), np.inf)):
-        assert cast(x, leaf) == cast(jnp.asarray(x), leaf) == want
+        assert cast(jnp.asarray(x), leaf) == want
     with pytest.raises(OverflowError, match=r"^at at: .*300"):
         cast(300, array("int8"))
 
