@@ -75,9 +75,9 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
         inside, leave = cross(updates, params, extra)
         has_params = params is not None
         try:
-            new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
             if has_params:
-                check_fits(inner_init, state, new_state, inside.params)
+                check_fits(inner_init, state, inside.params)
+            new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
             return leave(state, new_updates, new_state)
         except Exception as error:
             like = inside.params if has_params else trained(inside.updates)
