@@ -252,7 +252,7 @@ def test_without_params_every_array_of_numbers_is_a_gradient() -> None:
     """As in Optax, integers too."""
     grads = {"n": jnp.arange(3), "k": jnp.ones(2, jnp.int8)}
     for o in (tko.sgd(0.5), optax.sgd(0.5)):
-        updates, _ = o.update(grads, o.init(grads))
+        updates, _ = o.update(grads, o.init(jnp.ones(2)))
         np.testing.assert_array_equal(updates["n"], [0, -0.5, -1])
 
 

@@ -14,7 +14,7 @@ from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of, st
 from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.key_path import is_nnx_module, leaf_path_text
 from treekit._base.patterns import listed
-from treekit._base.predicates import can_be_trained, is_numeric_array, is_parameter
+from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
 from treekit._base.types import LeafPredicate, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
 from treekit._select.trainable import declared_frozen, declares
@@ -214,7 +214,7 @@ class _Flat(NamedTuple):
         )
 
 
-def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
+def _flatten(tree: Params, is_trained: LeafPredicate) -> _Flat:
     classes = set[Any]()
 
     def stop(x: object) -> bool:
@@ -222,10 +222,8 @@ def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
         return is_hole(x)
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    arrays: list[Any] = [x[...] if is_ref(x) else x for x in leaves]
-    if not any(map(can_be_trained, arrays)):  # programs of ten lines begin with {"w": 0.0}
-        arrays = [as_array(x) if isinstance(x, (float, complex)) else x for x in arrays]
-    can_train = keep = list(map(can_be_trained, arrays))
+    arrays = floats_as_arrays([x[...] if is_ref(x) else x for x in leaves])
+    can_train = keep = list(map(is_trained, arrays))
     if any(map(declares, classes)):
         frozen = declared_frozen(tree, is_hole)
         keep = [can and not out for can, out in zip(can_train, frozen, strict=True)]
