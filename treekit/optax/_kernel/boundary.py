@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import optax
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of, stands_for_array
+from treekit._base.dtype import as_array, has_dtype, has_no_update, owned, shape_of, stands_for_array
 from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.key_path import is_nnx_module, leaf_path_text
 from treekit._base.patterns import listed
@@ -207,10 +207,11 @@ class _Flat(NamedTuple):
     keep: list[bool]
 
     def inside(self, parts: Iterable[Any] | None = None) -> Any:
-        """Return a tree with these parts, by default the arrays, for what is trained."""
+        """Return a tree with these parts, by default the arrays, for what is trained. Arrays of NumPy are copied."""
         triples = zip(self.keep, self.arrays if parts is None else parts, self.leaves, strict=True)
         return self.treedef.unflatten(
-            part if keep else leaf if isinstance(leaf, optax.MaskedNode) else None for keep, part, leaf in triples
+            owned(part) if keep else leaf if isinstance(leaf, optax.MaskedNode) else None
+            for keep, part, leaf in triples
         )
 
 
