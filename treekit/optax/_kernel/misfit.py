@@ -44,6 +44,11 @@ def explained(
         return None
     differences = _differences(init, state, like)
     if not differences and has_params:
+        if "MaskedNode" in str(error):
+            error.add_note(
+                "Does a function that returns a mask or labels look at values? It is called with the params in init, and "
+                "with the updates in update, where it must select the same leaves: let it look at shapes and dtypes"
+            )
         return _of_gradients(error, updates, like)
     if not differences:
         if _differences(init, state, updates):
