@@ -97,10 +97,19 @@ def _with_dot(name: str) -> str:
 def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     """Return where each `*` and `**` of a glob begins and ends in a name that it matches.
 
-    A `**` also matches the dot at its end; the name gets one.
+    If it matches in several ways, the first of them matches as much as it can, then the second, and so on. A `**` also
+    matches the dot at its end; the name gets one.
     """
-    match = _regex_of(glob).fullmatch(_with_dot(name))
-    return [] if match is None else list(match.regs[1:])
+    # Read backwards, the last wildcard matches the least. A `**` then has its dot at the other end.
+    backwards = _with_dot(name[::-1])
+    match = _regex_of(glob[::-1]).fullmatch(backwards)
+    spans = [] if match is None else match.regs[:0:-1]
+    dots = [x[1] is not None for x in _WILDCARD.finditer(glob)]
+    last = len(backwards) - 1
+    return [(last - end + dot, last - start + dot) for (start, end), dot in zip(spans, dots, strict=True)]
+
+
+_WILDCARD = re.compile(r"(?<![^.])(\*\*)(?![^.])|\*+")
 
 
 def may_match_below(pattern: Pattern, name: str) -> bool:
