@@ -100,5 +100,9 @@ MISTAKES: dict[str, Mistake] = {
         lambda: tk.to_state_dict(tko.adam(0.1)), TypeError, "optimizer.init(params)"
     ),
     "the state dict of a traced array": Mistake(lambda: jax.jit(tk.to_state_dict)({"a": OLD}), TypeError, "a.a"),
+    "the state dict of a tensor without a dtype of NumPy": Mistake(
+        lambda: tk.to_state_dict({"a": {"w": Tensor()}}), TypeError, "Tensor at a.w"
+    ),
+    "the state dict of a donated array": Mistake(lambda: tk.to_state_dict({"a": deleted()}), ValueError, "at a "),
     "the state dict of two arrays of one name": Mistake(lambda: tk.to_state_dict(TWO_NAMES), ValueError, "a.b"),
 }

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from flax import nnx
 from hypothesis import given
+from jax.sharding import NamedSharding
 
 import treekit as tk
-from tests.releases import HOST_MEMORY, needs, nnx_list
+from tests.releases import HOST_MEMORY, P, needs, nnx_list
 from tests.trees import trees, untyped
 
 zeros, ones = jnp.zeros, jnp.ones
@@ -149,6 +150,56 @@ def test_under_jit() -> None:
     both = jax.jit(lambda new, old: tk.graft(new, old, fresh="b")[0])(new, old)
     one = jax.jit(lambda old: tk.graft(new, old, fresh="b")[0])(old)
     assert numbers(both) == numbers(one) == [0, 4, 1]
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def aligned(count: int) -> Any:
+    """An array that JAX, on the CPU, would use in place of a copy, as those of a mapped file."""
+    buffer = np.zeros(4 * count + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + 4 * count].view(np.float32)
+
+
+DEVICE = untyped.devices()[0]
+REPLICATED = NamedSharding(untyped.make_mesh((1,), ("x",)), P())
+# What a new leaf is.
+KINDS: dict[str, Any] = {
+    "an array": zeros(64),
+    "a committed array": jax.device_put(zeros(64), DEVICE),
+    "a replicated array": jax.device_put(zeros(64), REPLICATED),
+    "a shape": untyped.ShapeDtypeStruct((64,), jnp.float32),
+    "a shape with a sharding": untyped.ShapeDtypeStruct((64,), jnp.float32, sharding=REPLICATED),
+    "an array of NumPy": np.zeros(64, np.float32),
+}
+HOW: dict[str, dict[str, Any]] = {
+    "as it is": {"fresh": "b"},
+    "converted to a view": {"fresh": "b", "convert": {"a": lambda x: x[...]}},
+    "for two": {"rename": {"a": ["a", "b"]}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", HOW)
+def test_the_result_shares_no_memory_with_the_old_tree(kind: str, how: str) -> None:
+    """So a step may donate it, and the old file may change."""
+    new = dict.fromkeys("ab", KINDS[kind])
+    mapped = aligned(64)
+    got, _ = tk.graft(new, {"a": mapped}, **HOW[how])
+    mapped[:] = 2
+    assert not np.asarray(got["a"]).any()
+    live = jax.device_put(zeros(64), REPLICATED if "replicated" in kind else DEVICE)
+    got, _ = tk.graft(new, {"a": live}, **HOW[how])
+    if how == "for two" and isinstance(got["b"], jax.Array):
+        got["b"].delete()
+    live.delete()
+    assert not np.asarray(got["a"]).any()
+
+
+def test_nothing_is_copied_under_jit() -> None:
+    new, old = {"w": zeros(2)}, {"w": ones(2)}
+    assert not jax.make_jaxpr(lambda new, old: tk.graft(new, old)[0])(new, old).eqns
 
 
 # --------------------------------------------------------------------------------------------------- rename and resize

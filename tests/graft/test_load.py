@@ -11,7 +11,7 @@ import pytest
 from flax import traverse_util
 
 import treekit as tk
-from tests.saved import same, zeroed
+from tests.saved import Tensor, same, zeroed
 
 unflatten_dict: Any = traverse_util.unflatten_dict  # has no types
 RNG = np.random.default_rng(0)
@@ -143,16 +143,6 @@ def test_a_stack_is_made_by_one_rule() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- what may be loaded
-
-
-class Tensor:
-    """What numpy.asarray knows of a tensor of another library."""
-
-    def __init__(self, x: Any) -> None:
-        self._x = x
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        return self._x
 
 
 def test_tensors_in_mappings_that_are_no_pytrees() -> None:

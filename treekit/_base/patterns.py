@@ -103,7 +103,7 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     # Read backwards, the last wildcard matches the least. A `**` then has its dot at the other end.
     backwards = _with_dot(name[::-1])
     match = _regex_of(glob[::-1]).fullmatch(backwards)
-    spans = [] if match is None else match.regs[:0:-1]
+    spans: Sequence[tuple[int, int]] = match.regs[:0:-1] if match else []
     dots = [x[1] is not None for x in _WILDCARD.finditer(glob)]
     last = len(backwards) - 1
     return [(last - end + dot, last - start + dot) for (start, end), dot in zip(spans, dots, strict=True)]

@@ -74,7 +74,8 @@ def graft(
     Returns:
         A tree of the structure, shapes, dtypes and shardings of `new`; and a report with `kept`, `fresh`, `dropped`,
         `refused` and `missing`, which prints as a table, and `not_finite`, the number of infinities and NaNs that the
-        tree gets. Leaves without a dtype (functions, strings) are taken from `new`, and are not in the report.
+        tree gets. Old values are copied, except under `jit`, so that a step may donate the tree. Other leaves are those
+        of `new`; the report does not have those without a dtype (functions, strings).
 
     Raises:
         TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; an argument has another type; or `convert` or
@@ -102,7 +103,7 @@ def graft(
     body.w  kept     f32[3,2] | f32[2,3] at encoder.w, converted
     """
     patterns = check_arguments(fresh, rename, convert, resize)
-    ours, theirs = leaves_of(new), leaves_of(old, is_old=True)
+    ours, theirs = leaves_of(new), leaves_of(old, are_read=True)
     if bool(ours) != bool(theirs):
         side: str = "old" if ours else "new"
         tree: Any = old if ours else new

@@ -91,8 +91,11 @@ class Leaf:
         return describe(self.value)
 
 
-def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
-    """Return the leaves of a tree that are arrays or numbers, in order; in an old tree, tensors and mappings too."""
+def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
+    """Return the leaves of a tree that are arrays or numbers, in order.
+
+    If their values are read, so are the tensors of other libraries, references, and what is in mappings such as files.
+    """
     leaves: dict[str, Leaf] = {}
     positions = itertools.count()
     # The nodes to visit, from the last: their names, the keys that lead there, the states that they are in, whether
@@ -100,7 +103,7 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
     todo: list[tuple[Any, str, Names, StateNode, bool, bool]] = [(tree, "", (), StateNode(), False, True)]
     while todo:
         x, name, keys, state, is_code, is_asked = todo.pop()
-        if is_old and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
+        if are_read and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
             x = {key: x[key] for key in x}
         if not jtu.all_leaves([x]):
             is_in_state = is_state(type(x)) and (state.kind != "" or _is_outermost(x))
@@ -114,17 +117,18 @@ def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
                 todo.append((child, name_below(name, text), there, state, is_code, is_asked))
             continue
         index = next(positions)
-        value = _as_array(x, name) if is_old or is_ref(x) else x
+        value = _as_array(x, name) if are_read or is_ref(x) else x
         if dtype_of(value) is None:
             continue
-        if is_old and is_deleted(value):
+        if are_read and is_deleted(value):
             raise ValueError(
-                f"graft: the old tree has a deleted array at {name or 'the root'}, which may have been "
-                "donated. Take a tree that has its values"
+                f"the array at {name or 'the root'} is deleted; it may have been donated. Take a tree that has its "
+                "values"
             )
         if name in leaves:
             raise ValueError(
-                f"graft needs a different name for each leaf, but two leaves are called {name or '(the root)'}"
+                f"each leaf needs a name of its own, but two leaves are called {name or '(the root)'}. Rename a key "
+                "that has a dot"
             )
         is_asked = is_asked and is_numeric_array(value)
         leaves[name] = Leaf(name, value, index, state, state.slot(name), is_code, is_asked)
@@ -138,12 +142,12 @@ def _as_array(x: object, name: str) -> Any:
     try:
         array: Any = in_native_order(np.asarray(x))
     except Exception as error:
-        error.add_note(f"This happened when graft converted the {type(x).__name__} at {name} to a NumPy array")
+        error.add_note(f"The {type(x).__name__} at {name or 'the root'} cannot be converted to a NumPy array")
         raise
     if array.dtype.kind == "V":
         raise TypeError(
-            f"at {name}: the old array has the dtype {array.dtype}, which is not one of numbers. np.load gives it for "
-            "bf16 and other dtypes that NumPy does not know: x.view(jnp.bfloat16) is the array again"
+            f"at {name or 'the root'}: the array has the dtype {array.dtype}, which is not one of numbers. np.load "
+            "gives it for bf16 and other dtypes that NumPy does not know: x.view(jnp.bfloat16) is the array again"
         )
     return array
 

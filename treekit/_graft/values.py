@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
+from treekit._base.dtype import OF_NUMPY, cast_like, check_fits, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, untyped
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._graft.arguments import Choices
@@ -23,13 +23,8 @@ _JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
 def values_of(matches: Matches, choices: Choices, cast: bool) -> dict[Leaf, Any]:
     """Return the old values that new leaves get, with their shapes and dtypes; None for those that are refused."""
     values: dict[Leaf, Any] = {}
-    seen: set[int] = set()
     for leaf in [leaf for leaf in matches if leaf.name not in choices.fresh]:
         old = _carried(leaf, matches[leaf][0], choices, cast)
-        # An array is copied for each leaf after the first, so that a step may donate them all.
-        if id(old) in seen and isinstance(old, jax.Array) and not is_traced(old):
-            old = jnp.copy(old)
-        seen.add(id(old))
         values[leaf] = None if old is None else _cast(old, leaf.value)
     return values
 
@@ -101,14 +96,22 @@ def _is_finite_where(old: Value, value: Value) -> bool:
 
 
 def _placed(value: Value, new: Value) -> Any:
-    """Convert a value to the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding."""
+    """Return a copy in the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding.
+
+    A copy, since a step may donate the result, and a file that NumPy has mapped may change. Tracers are not copied.
+    """
     if is_traced(value):
         return value
     if not has_dtype(new):
         return type(new)(np.asarray(value).item())
     like: Any = new
     if not isinstance(new, _JAX):
-        array = np.asarray(value, like.dtype)
+        array = np.array(value, like.dtype)
         return array if isinstance(new, np.ndarray) else array[()]
-    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not is_traced(new) and like.committed)
-    return untyped.device_put(value, like.sharding) if has_place and like.sharding else jnp.asarray(value)
+    if is_traced(new):
+        return jnp.asarray(value)
+    if like.sharding and (isinstance(new, jax.ShapeDtypeStruct) or like.committed):
+        # Not by device_put alone, which may share the memory of what it is given, whatever may_alias says.
+        own = np.array(value) if isinstance(value, OF_NUMPY) else jnp.copy(value)
+        return untyped.device_put(own, like.sharding)
+    return jnp.copy(value)
