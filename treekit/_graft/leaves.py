@@ -10,7 +10,7 @@ from treekit._arrays.codes import Codes
 from treekit._base.describe import describe, is_deleted
 from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
 from treekit._base.jax import is_ref, jtu
-from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, name_below
+from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, start_below
 from treekit._base.predicates import is_numeric_array, is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
@@ -42,14 +42,14 @@ class StateNode:
     """An optimizer state in a tree, such as Optax's ScaleByAdamState; for a leaf that is in no state, the tree itself.
 
     Attributes:
-        name: its name.
+        start: its name, with a dot at its end; "" for the root.
         kind: the name of its class; "" for the tree itself.
         keys: the keys above the outermost state around it, as in `Slot`.
-        outer: the name of the outermost state.
+        outer: the `start` of the outermost state.
         labels: the keys between that state and this one, such as the label in a partition.
     """
 
-    name: str = ""
+    start: str = ""
     kind: str = ""
     keys: Names = ()
     outer: str = ""
@@ -62,7 +62,7 @@ class StateNode:
 
     def slot(self, name: str) -> Slot:
         """Return the slot of the leaf that has this name, which is below the state."""
-        return Slot(self.keys, self.kind, name[len(self.name) + 1 :] if self.name else name)
+        return Slot(self.keys, self.kind, name.removeprefix(self.start))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,23 +98,24 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
     """
     leaves: dict[str, Leaf] = {}
     positions = itertools.count()
-    # The nodes to visit, from the last: their names, the keys that lead there, the states that they are in, whether
-    # their arrays have codes, and whether a strict graft may ask for them.
+    # The nodes to visit, from the last: their names with a dot, the keys that lead there, the states that they are in,
+    # whether their arrays have codes, and whether a strict graft may ask for them.
     todo: list[tuple[Any, str, Names, StateNode, bool, bool]] = [(tree, "", (), StateNode(), False, True)]
     while todo:
-        x, name, keys, state, is_code, is_asked = todo.pop()
+        x, start, keys, state, is_code, is_asked = todo.pop()
+        name = start[:-1]
         if are_read and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
             x = {key: x[key] for key in x}
         if not jtu.all_leaves([x]):
             is_in_state = is_state(type(x)) and (state.kind != "" or _is_outermost(x))
             if is_in_state:
-                above, outer = (state.keys, state.outer) if state.kind else (keys, name)
-                state = StateNode(name, type(x).__name__, above, outer, labels=keys[len(above) :])
+                above, outer = (state.keys, state.outer) if state.kind else (keys, start)
+                state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
             has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
             is_code, is_asked = is_code or isinstance(x, Codes), is_asked and not is_rng_variable(x)
             for text, child in reversed(keyed_children(x)):
                 there = (*keys, str(text)) if has_keys else keys
-                todo.append((child, name_below(name, text), there, state, is_code, is_asked))
+                todo.append((child, start_below(start, text), there, state, is_code, is_asked))
             continue
         index = next(positions)
         value = _as_array(x, name) if are_read or is_ref(x) else x

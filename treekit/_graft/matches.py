@@ -21,7 +21,6 @@ import numpy as np
 
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp
-from treekit._base.key_path import name_below
 from treekit._base.predicates import is_traced
 from treekit._compare.diff import tree_diff
 from treekit._graft.leaves import Leaf, Names, Slot, StateNode
@@ -112,8 +111,8 @@ def _decide(
     are_enough = is_counter or sum(x.name not in fresh for x in rivals) <= len(sources)
     if are_enough and (len(sources) == 1 or (not leaf.slot.is_of_param and _have_same_values(sources))):
         return sources
-    pairs = [(x.state.name, y.state.name) for x in sources for y in rivals]
-    pattern, target = (name_below(x, "**") for x in next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
+    pairs = [(x.state.start, y.state.start) for x in sources for y in rivals]
+    pattern, target = (f"{x}**" for x in next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
     mine, its = "".join(f"\n  {x.name}" for x in rivals), "".join(f"\n  {x.path}" for x in sources)
     raise ValueError(
         f"graft cannot decide which old value goes where. The new leaves:{mine}\nThe old leaves:{its}\n"

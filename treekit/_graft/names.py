@@ -197,11 +197,10 @@ def _slot(leaf: Leaf, rule: Rule, spans: Sequence[tuple[int, int]], name: str, t
     state, by_name = leaf.state, Slot(below=name)
     if not leaf.slot.kind:
         return by_name
-    start = f"{state.name}." if state.name else ""
-    if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(start):
+    if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(state.start):
         return state.slot(name)
     # What is below the outermost state keeps its names: `rename` is about the keys above it.
-    depth = len(state.outer) + 1 if state.outer else 0
+    depth = len(state.outer)
     ends_alike = rule.pattern.endswith("**") and rule.target.endswith("**")
     begin = spans[-1][0] if ends_alike else len(leaf.name)
     if begin > depth or (begin == depth and there and there[1:] == leaf.slot[1:]):

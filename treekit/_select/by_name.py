@@ -94,7 +94,7 @@ def _have_same_leaves(a: list[Any], b: list[Any]) -> bool:
 
 def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
     """Say for an error that a pattern or a class matches nothing in a tree."""
-    nodes = list(walk(tree, "", is_leaf))
+    nodes = list(walk(tree, is_leaf))
     if isinstance(selector, type):
         return no_instance(selector, (node for _, node in nodes))
     text = pattern_text(selector)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from treekit._base.jax import jtu
-from treekit._base.key_path import has_keys, is_variable, keyed_children, name_below
+from treekit._base.key_path import has_keys, is_variable, keyed_children, start_below
 from treekit._base.layouts import layout_of
 from treekit._base.patterns import Pattern, PatternSet
 from treekit._base.types import IsLeaf, PyTree
@@ -50,10 +50,11 @@ def walk_matched(
     """
     pattern_set = PatternSet(selectors)
     classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
-    # The nodes to visit: name, place and node, the classes that are looked for here and below, and those found above.
+    # The nodes to visit: name with a dot, place and node, the classes that are looked for, and those found above.
     todo: list[Any] = [("", (), tree, classes, ())]
     while todo:
-        name, place, x, wanted, above = todo.pop()
+        start, place, x, wanted, above = todo.pop()
+        name = start[:-1]
         goes_on = whole or pattern_set.goes_on(name) or wanted or is_variable(x)
         children = keyed_children(x, is_leaf) if goes_on else []
         # A variable and its value have one name. A pattern selects the value, not the variable.
@@ -65,7 +66,7 @@ def walk_matched(
             ends = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
             yield Matched(name, place, x, ends, matching, instances, above)
         below = [
-            (name_below(name, text), (*place, i), child, wanted, above) for i, (text, child) in enumerate(children)
+            (start_below(start, text), (*place, i), child, wanted, above) for i, (text, child) in enumerate(children)
         ]
         todo += reversed(below)
 
