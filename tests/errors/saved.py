@@ -92,6 +92,9 @@ MISTAKES: dict[str, Mistake] = {
     "rename with other wildcards": Mistake(graft_with(rename={"*": "**"}), ValueError, "'*' and '**'"),
     "a number to unstack": Mistake(graft_with(rename={"a": "*"}), ValueError, "'a'"),
     "a name to stack": Mistake(graft_with(rename={"*": "b"}), ValueError, "'b'"),
+    "an index of 5,000 digits to stack": Mistake(
+        lambda: tk.graft({"w": jnp.zeros((1, 2))}, {"9" * 5000: jnp.ones(2)}, rename={"*": "w"}), ValueError, "9…"
+    ),
     "convert that fails": Mistake(graft_with(convert={"w": lambda x: x.no}), AttributeError, "at w"),
     "convert to None": Mistake(graft_with(convert={"w": lambda x: None}), TypeError, "at w"),
     "resize to another shape": Mistake(graft_with(resize=lambda new, old: old), ValueError, "(3, 2)"),

@@ -1,6 +1,7 @@
 """graft is strict: each leaf of both trees is used, named in `fresh` or dropped; an error says what would accept it."""
 
 import re
+import tracemalloc
 import warnings
 from typing import Any
 
@@ -75,6 +76,29 @@ def test_what_the_error_suggests_accepts_what_is_left_and_changes_nothing_else(n
         left = [f"\n  {row.path or '(the root)'} (" for row in rows if row.strict]
         assert sum(start in str(caught.value) for start in left) == min(len(left), 100)
         assert len(left) <= 100 or f"  and {len(left) - 100} more" in str(caught.value)
+
+
+DEEP = ".".join(["layers", "0", "w"] * 1000)
+HOSTILE = {
+    "a name of many parts": {DEEP: zeros(1), "x": zeros(1)},
+    "names of many parts": {f"{DEEP}.{i}": zeros(1) for i in range(3)} | {"x": zeros(1)},
+    "an index of many digits": {f"w.{'9' * 5000}": zeros(1), "x": zeros(1)},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_any_length_are_safe(name: str) -> None:
+    """Advice that looks at each beginning of a name of 3,000 parts needs a thousand times the memory of the name."""
+    new: dict[str, Any] = {"x": zeros(1), f"{DEEP}.new": zeros(1)}
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="strict=False") as caught:
+            tk.graft(new, HOSTILE[name])
+        arguments = re.findall(r"^  ((?:fresh|rename)=.*,)$", str(caught.value), re.MULTILINE)
+        tk.graft(new, HOSTILE[name], **eval(f"dict({' '.join(arguments)})"))
+        assert tracemalloc.get_traced_memory()[1] < 200 * len(DEEP)
+    finally:
+        tracemalloc.stop()
 
 
 # ---------------------------------------------------------------------------------------------------------------- fresh

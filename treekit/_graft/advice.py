@@ -1,5 +1,6 @@
 """Say what accepts the leaves that are left."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -15,7 +16,8 @@ from treekit._graft.report import GraftReport
 
 _LISTED = 100  # leaves of one kind that an error lists
 _WITH_NEAREST = 10  # of these, those with the nearest names
-_INDEX = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
+_DEPTH = 32  # the parts of a name that advice is about; those of a hostile file may have thousands
+_INDEX = re.compile(r"(?:(?<=\.)|^)\d{1,18}(?=\.|$)")
 
 _TITLES: dict[str, str] = {
     "fresh": "The old tree has no value for:",
@@ -96,8 +98,10 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
 
     def wider(name: str) -> list[str]:
         """Return globs that match a name and others, the widest first; a `*` stands for the layers of a model."""
-        parts = name.split(".")
+        parts = name.split(".", _DEPTH)
         above = [".".join((*parts[:i], "**")) for i in range(len(parts))]
+        if len(parts) > _DEPTH:
+            return above
         return [glob for each in (*above, name) for glob in (each, _INDEX.sub("*", each))] + [f"{name}.**"]
 
     globs = list(dict.fromkeys(each for name in names for each in wider(name)))
@@ -185,5 +189,5 @@ def _ends(left: Iterable[Leaf], matched: Iterable[Leaf]) -> dict[str, tuple[int,
 def _entries(leaf: Leaf) -> Iterator[tuple[tuple[StateNode, str], int, str]]:
     """Yield the lists around a leaf, each by its state and its name there, with the index and what is below that."""
     below = leaf.slot.below
-    for match in _INDEX.finditer(below):
+    for match in itertools.islice(_INDEX.finditer(below), _DEPTH):
         yield (leaf.state, below[: match.start()].removesuffix(".")), int(match[0]), below[match.end() :]

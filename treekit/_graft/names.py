@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp
 from treekit._base.patterns import wildcard_spans
@@ -20,6 +21,7 @@ from treekit._base.predicates import is_traced
 from treekit._graft.leaves import Leaf, Slot, StateNode
 
 Targets = str | Sequence[str] | None
+_DIGITS = 18  # of an index; Python converts no more than some thousands
 # In a path with a dot at its end, as in `wildcard_spans`. The group is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
 
@@ -160,11 +162,11 @@ def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> tuple[int, li
     groups = [f"{leaf.name}."[start:end] for start, end in spans]
     path, index = leaf.name, 0
     if lost:
-        integers = [i for i in lost if groups[i].isdecimal()]
+        integers = [i for i in lost if groups[i].isdecimal() and len(groups[i]) <= _DIGITS]
         if len(integers) != 1:
             raise ValueError(
                 f"rename: {target!r} lacks a '*' of {pattern!r}, so what it matches is stacked in the order of "
-                f"integers; at {leaf.name} it matches {' or '.join(repr(groups[i]) for i in lost)}. Put a "
+                f"integers; at {leaf.name} it matches {' or '.join(describe_value(groups[i]) for i in lost)}. Put a "
                 "pattern for that leaf before this one, or write '**' for the other '*'"
             )
         start, end = spans[integers[0]]
