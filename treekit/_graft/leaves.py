@@ -1,12 +1,15 @@
 """List the leaves of a tree: their names, their values, and the optimizer states that they are in."""
 
 import dataclasses
+import functools
 import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from treekit._arrays.codes import Codes
+from treekit._arrays.stack import members_of
 from treekit._base.describe import describe, is_deleted
 from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
 from treekit._base.jax import is_ref, jtu
@@ -86,6 +89,11 @@ class Leaf:
     slot: Slot
     is_code: bool
     is_asked: bool
+
+    @functools.cached_property
+    def members(self) -> Sequence[Any]:
+        """The entries of the first axis of the array."""
+        return members_of(self.value)
 
     def __str__(self) -> str:
         return describe(self.value)

@@ -104,7 +104,7 @@ class Source:
         for leaf in self.leaves:
             if isinstance(leaf.value, jax.ShapeDtypeStruct):
                 raise TypeError(f"at {leaf.name}: the old tree has a shape and dtype, but no value")
-            arrays.append(convert(leaf.value if self.entry is None else leaf.value[self.entry]))
+            arrays.append(convert(leaf.value if self.entry is None else leaf.members[self.entry]))
         if not self.is_stack:
             return arrays[0]
         if len({(np.shape(x), dtype_of(x)) for x in arrays}) > 1:
