@@ -3,8 +3,8 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -135,11 +135,11 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
 
 
-def members_of(x: Any) -> Sequence[Any]:
-    """Return the entries of the first axis; JAX itself would copy an array on several devices to the host."""
+def members_of(x: Any) -> Any:
+    """Return the entries of the first axis, in a sequence; JAX would copy an array on several devices to the host."""
     sharding = None if is_traced(x) else getattr(x, "sharding", None)
     if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1:
-        return cast(Sequence[Any], x)
+        return x
     first, rest = sharding.spec[:1], sharding.spec[1:]
     if first != (None,):  # on explicit axes, JAX takes no entry out of a sharded axis
         # Not by device_put, which goes over the host as of JAX 0.12.

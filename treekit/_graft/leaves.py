@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +90,7 @@ class Leaf:
     is_asked: bool
 
     @functools.cached_property
-    def members(self) -> Sequence[Any]:
+    def members(self) -> Any:
         """The entries of the first axis of the array."""
         return members_of(self.value)
 
