@@ -197,6 +197,31 @@ def test_the_result_shares_no_memory_with_the_old_tree(kind: str, how: str) -> N
     assert not np.asarray(got["a"]).any()
 
 
+class Net(nnx.Module):
+    def __init__(self, seed: int) -> None:
+        self.body, self.head = (nnx.Linear(2, 2, rngs=nnx.Rngs(seed + i)) for i in range(2))
+        self.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(seed))
+
+
+@needs("flax.nnx.var_defaults")
+@pytest.mark.parametrize("kind", [{"hijax": False}, {"hijax": True}, {"ref": True}, {"hijax": True, "ref": True}])
+def test_the_result_shares_no_variables_of_flax(kind: Any) -> None:
+    """Variables are nodes of arrays or of references, or leaves themselves."""
+    flax: Any = nnx
+    with flax.var_defaults(**kind):
+        new, old = Net(0), Net(5)
+        got, _ = tk.graft(new, old, fresh="head.**")
+    assert list(map(type, jax.tree.leaves(got))) == list(map(type, jax.tree.leaves(new)))
+    before = [tk.to_state_dict(x) for x in (new, old)]
+    np.testing.assert_array_equal(tk.to_state_dict(got)["body.kernel"], before[1]["body.kernel"])
+    np.testing.assert_array_equal(tk.to_state_dict(got)["head.kernel"], before[0]["head.kernel"])
+    for _, x in flax.iter_graph(got):
+        if isinstance(x, nnx.Param):
+            x[...] = x[...] + 1
+    for x, want in zip((new, old), before, strict=True):
+        tk.assert_trees_same(tk.to_state_dict(x), want)
+
+
 def test_nothing_is_copied_under_jit() -> None:
     new, old = {"w": zeros(2)}, {"w": ones(2)}
     assert not jax.make_jaxpr(lambda new, old: tk.graft(new, old)[0])(new, old).eqns

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from treekit._base.describe import describe_value
-from treekit._base.jax import is_ref, jnp, jtu, new_ref
+from treekit._base.jax import is_ref, jtu, ref_like
 from treekit._base.patterns import Pattern, listed
 from treekit._graft.advice import check_rename, check_strict, hints, other_lengths
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
@@ -74,8 +74,9 @@ def graft(
     Returns:
         A tree of the structure, shapes, dtypes and shardings of `new`; and a report with `kept`, `fresh`, `dropped`,
         `refused` and `missing`, which prints as a table, and `not_finite`, the number of infinities and NaNs that the
-        tree gets. Old values are copied, except under `jit`, so that a step may donate the tree. Other leaves are those
-        of `new`; the report does not have those without a dtype (functions, strings).
+        tree gets. Old values are copied, except under `jit`, so that a step may donate the tree; a `jax.Ref` and a
+        variable of Flax are new ones. Other leaves are those of `new`; the report does not have those without a dtype
+        (functions, strings).
 
     Raises:
         TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; an argument has another type; or `convert` or
@@ -141,10 +142,12 @@ def graft(
         check_strict(report, old_names, patterns, rename, [*[f"The {lengths}"] * bool(lengths), *advice])
     elif lengths:
         warnings.warn(f"graft: {lengths}", stacklevel=2)
+    carried = {leaf.index: value for leaf, value in values.items() if value is not None}
     leaves, treedef = jtu.tree_flatten(new)
-    for leaf, value in values.items():
-        if value is not None:
-            is_inside_ref = is_ref(leaves[leaf.index])
-            leaves[leaf.index] = new_ref(jnp.asarray(value)) if is_inside_ref else value
+    for i, x in enumerate(leaves):
+        if is_ref(x):  # a new one too, so that training the result changes neither tree
+            leaves[i] = ref_like(x, carried.get(i))
+        elif i in carried:
+            leaves[i] = carried[i]
     out: T = treedef.unflatten(leaves)
     return out, report
