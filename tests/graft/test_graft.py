@@ -100,7 +100,7 @@ KEY = jax.random.key(1)
 # Of a leaf: new, old, whether it is kept as it is, and whether it is kept with cast=True.
 DTYPES: dict[str, tuple[Any, Any, bool, bool]] = {
     "a key": (jax.random.key(0), KEY, True, True),
-    "the data of a key": (jax.random.key(0), jnp.uint32([0, 1]), False, False),
+    "a key of another kind": (jax.random.key(0), jax.random.key(0, impl="rbg"), False, False),
     "a wide int to i32": (zeros((), jnp.int32), 2**40, False, False),
     "300 to i8": (zeros(1, jnp.int8), jnp.array([300], jnp.int16), False, False),
     "-128 to i8": (zeros(1, jnp.int8), jnp.array([-128], jnp.int16), False, True),
@@ -135,6 +135,35 @@ def test_which_dtypes_are_cast(new: Any, old: Any, is_kept: bool, is_cast: bool)
         if expected and new.dtype != KEY.dtype:
             values, want = (np.asarray(x).astype(new.dtype).astype(complex) for x in (got["w"], old))
             np.testing.assert_array_equal(values, want)
+
+
+KINDS_OF_KEYS: dict[str, Any] = {
+    "a key": jax.random.key(3),
+    "a key of another kind": jax.random.key(3, impl="rbg"),
+    "several keys": jax.random.split(jax.random.key(3), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", KINDS_OF_KEYS)
+def test_the_data_of_a_key_becomes_a_key(name: str) -> None:
+    """Its dtype and shape show what it is, so nothing is guessed."""
+    key = KINDS_OF_KEYS[name]
+    new = jnp.zeros_like(key)
+    data = jax.random.key_data(key)
+    for each in (new, jax.eval_shape(lambda: new)):
+        for old in (data, np.asarray(data)):
+            got, _ = tk.graft({"k": each}, {"k": old})
+            tk.assert_trees_same(got, {"k": key})
+        for wrong in (data[None], data.astype(jnp.int32), data.astype(jnp.float32)):
+            assert loose({"k": each, "x": 0}, {"k": wrong, "x": 0}, cast=True)[1] == {"refused": "k", "kept": "x"}
+
+
+def test_the_data_of_keys_is_stacked() -> None:
+    data = {f"layers.{i}.key": jax.random.key_data(jax.random.key(i)) for i in range(3)}
+    new = {"layers": {"key": jax.random.split(jax.random.key(9), 3)}}
+    got, _ = tk.graft(new, data, rename={"layers.*.**": "layers.**"})
+    for i, key in enumerate(got["layers"]["key"]):
+        assert key == jax.random.key(i)
 
 
 @needs(HOST_MEMORY)

@@ -36,7 +36,8 @@ def graft(
     A leaf of `new` gets the value of the leaf of `old` at the same key path, if shape and dtype are the same. An
     attribute `w`, a key "w" and an index written as a string count as the same name. So `old` may be the plain dicts
     and lists that Orbax or Flax restore, or a flat dict such as a PyTorch state dict, a safetensors or npz file, or the
-    result of `to_state_dict`. Paths are written as in `path_mask`.
+    result of `to_state_dict`. Paths are written as in `path_mask`. A typed PRNG key also takes what
+    `jax.random.key_data` returns, which files can have.
 
     In an optimizer state, paths depend on the wrappers. So between two trees that have states, that is, named tuples
     whose class name ends in `State`, as Optax's do, a leaf is matched by the class of the state, its field, the

@@ -26,7 +26,8 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
         its values, is returned unchanged, and so is a `jax.ShapeDtypeStruct`. A `jax.Ref` is saved as the array that it
         refers to, and what has `__array__` (an h5py data set, the tensor of another library) as that array. Python
         numbers, functions, strings and typed PRNG keys are left out, since files of arrays cannot have them; `graft`
-        keeps those of the new tree. Save a number as an array, and `jax.random.key_data` of a key.
+        keeps those of the new tree. Save a number as an array, and `jax.random.key_data` of a key, which
+        `graft` makes a key again.
 
     Raises:
         TypeError: an array is traced, or has a dtype that is not one of numbers; or `tree` is an optimizer, which is

@@ -35,6 +35,7 @@ def _carried(leaf: Leaf, source: Source, choices: Choices, cast: bool) -> Any:
     old = source.read(lambda x: _called("convert", leaf, convert, x) if convert else x)
     if old is None:
         return None  # arrays that cannot be stacked or unstacked
+    old = _as_key(old, new)
     if np.shape(old) != np.shape(new):
         if resize is None or (old := _called("resize", leaf, resize, new, old)) is None:
             return None
@@ -45,6 +46,15 @@ def _carried(leaf: Leaf, source: Source, choices: Choices, cast: bool) -> Any:
     if dtype_of(old) != dtype_of(new) and (not cast or any(x.is_code for x in (leaf, *source.leaves))):
         return None
     return old
+
+
+def _as_key(old: Value, new: Value) -> Any:
+    """Return the data of a PRNG key, which files have, as a key of the new leaf's kind; any other value unchanged."""
+    if not issubdtype(dtype_of(new), jax.dtypes.prng_key) or dtype_of(old) != jnp.uint32:
+        return old
+    kind = jnp.zeros((), new.dtype)
+    is_data = np.shape(old) == (*np.shape(new), *jax.random.key_data(kind).shape)
+    return untyped.random.wrap_key_data(jnp.asarray(old), impl=jax.random.key_impl(kind)) if is_data else old
 
 
 def _called(argument: str, leaf: Leaf, f: Callable[..., Any], *arrays: Value) -> Any:
