@@ -96,6 +96,9 @@ MISTAKES: dict[str, Mistake] = {
         lambda: tk.graft({"w": jnp.zeros((1, 2))}, {"9" * 5000: jnp.ones(2)}, rename={"*": "w"}), ValueError, "9…"
     ),
     "convert that fails": Mistake(graft_with(convert={"w": lambda x: x.no}), AttributeError, "at w"),
+    "convert to another shape": Mistake(
+        lambda: tk.graft(NEW, OLD, convert={"w": np.ravel}), ValueError, "w (f32[3,2] | f32[2,3], converted to f32[6]"
+    ),
     "convert to None": Mistake(graft_with(convert={"w": lambda x: None}), TypeError, "at w"),
     "resize to another shape": Mistake(graft_with(resize=lambda new, old: old), ValueError, "(3, 2)"),
     # State dicts.

@@ -14,7 +14,7 @@ from treekit._graft.leaves import leaves_of
 from treekit._graft.matches import match_leaves
 from treekit._graft.names import Targets, rules_of, sources_of
 from treekit._graft.report import GraftReport, report_of
-from treekit._graft.values import values_of
+from treekit._graft.values import Refused, values_of
 
 T = TypeVar("T")
 _FILE: Any = (str, bytes, os.PathLike)
@@ -143,7 +143,7 @@ def graft(
         check_strict(report, old_names, patterns, rename, [*[f"The {lengths}"] * bool(lengths), *advice])
     elif lengths:
         warnings.warn(f"graft: {lengths}", stacklevel=2)
-    carried = {leaf.index: value for leaf, value in values.items() if value is not None}
+    carried = {leaf.index: value for leaf, value in values.items() if not isinstance(value, Refused)}
     leaves, treedef = jtu.tree_flatten(new)
     for i, x in enumerate(leaves):
         if is_ref(x):  # a new one too, so that training the result changes neither tree

@@ -1,5 +1,6 @@
 """Carry old values over to new leaves: converted, resized, cast, and placed where the new value is."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -20,32 +21,39 @@ Value: TypeAlias = Any
 _JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
 
 
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """An old value that a new leaf does not get, converted; None for arrays that cannot be stacked or unstacked."""
+
+    value: Value
+
+
 def values_of(matches: Matches, choices: Choices, cast: bool) -> dict[Leaf, Any]:
-    """Return the old values that new leaves get, with their shapes and dtypes; None for those that are refused."""
-    values: dict[Leaf, Any] = {}
-    for leaf in [leaf for leaf in matches if leaf.name not in choices.fresh]:
-        old = _carried(leaf, matches[leaf][0], choices, cast)
-        values[leaf] = None if old is None else _cast(old, leaf.value)
-    return values
+    """Return the old values that new leaves get, with their shapes and dtypes, or `Refused` ones."""
+    carried = [leaf for leaf in matches if leaf.name not in choices.fresh]
+    return {leaf: _carried(leaf, matches[leaf][0], choices, cast) for leaf in carried}
 
 
 def _carried(leaf: Leaf, source: Source, choices: Choices, cast: bool) -> Any:
-    """Return the old value, converted and resized, if shape and dtype are then acceptable."""
+    """Return the old value, converted, resized and cast; or refuse it."""
     new, convert, resize = leaf.value, choices.convert.get(leaf.name), choices.resize.get(leaf.name)
     old = source.read(lambda x: _called("convert", leaf, convert, x) if convert else x)
     if old is None:
-        return None  # arrays that cannot be stacked or unstacked
+        return Refused(None)
     old = _as_key(old, new)
     if np.shape(old) != np.shape(new):
-        if resize is None or (old := _called("resize", leaf, resize, new, old)) is None:
-            return None
+        resized = None if resize is None else _called("resize", leaf, resize, new, old)
+        if resized is None:
+            return Refused(old)
+        old = resized
         if np.shape(old) != np.shape(new):
             raise ValueError(
                 f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
             )
     if dtype_of(old) != dtype_of(new) and (not cast or any(x.is_code for x in (leaf, *source.leaves))):
-        return None
-    return old
+        return Refused(old)
+    value = _cast(old, new)
+    return Refused(old) if value is None else value
 
 
 def _as_key(old: Value, new: Value) -> Any:
