@@ -111,6 +111,34 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(best))
 
 
+def nested(lacking: Sequence[str], unused: Sequence[str], old: PyTree, rename: Mapping[str, Targets]) -> str:
+    """Say that one tree has all that the other lacks below a key, as a checkpoint has a model's; "" if it does not.
+
+    Args:
+        lacking: the names of the new leaves that are left.
+        unused: those of the old leaves that are left.
+        old: the old tree.
+        rename: as in `graft`.
+    """
+    prefix = _prefix(lacking, unused)
+    if prefix:
+        below = [x for x in unused if x.startswith(f"{prefix}.")]
+        drop = cover(sorted(set(unused).difference(below)), below)
+        rules = dict(rename) | {f"{prefix}.**": "**"} | dict.fromkeys(drop)
+        part = f", or old[{_literal(prefix)}] for the old tree" if is_mapping(old) and prefix in old else ""
+        return f"The old tree has them below {prefix!r}: pass rename={_literal(rules)}{part}."
+    prefix = _prefix(unused, lacking)
+    rules = dict(rename) | {"**": f"{prefix}.**"}
+    return f"The new tree has them below {prefix!r}: pass rename={_literal(rules)}." if prefix else ""
+
+
+def _prefix(names: Sequence[str], longer: Sequence[str]) -> str:
+    """Return what leads from all of these names to others, "a" from "w" to "a.w"; "" if nothing does."""
+    name, others = max(names, key=len, default=""), set(longer)
+    prefixes = (x.removesuffix(f".{name}") for x in longer if x.endswith(f".{name}"))
+    return next((x for x in prefixes if name and all(f"{x}.{each}" in others for each in names)), "")
+
+
 def hints(lacking: Sequence[Leaf], unused: Sequence[Leaf], has_states: bool, has_matches: bool) -> Iterator[str]:
     """Yield what is likely to be the reason why leaves are left.
 
