@@ -84,6 +84,9 @@ MISTAKES: dict[str, Mistake] = {
     "a function for convert": Mistake(graft_with(convert=np.transpose), TypeError, "transpose"),
     "a number for resize": Mistake(graft_with(resize=2), TypeError, "resize"),
     "fresh of no leaf": Mistake(graft_with(fresh=["w", re.compile("w.x")]), ValueError, "'w.x'"),
+    "fresh of a part of a name": Mistake(
+        lambda: tk.graft({"w": {"x": 0}}, {"w": {"x": 1}}, fresh=re.compile("x")), ValueError, "part of w.x"
+    ),
     "rename after a pattern that matches as much": Mistake(
         graft_with(rename={"**": "**", "a": "w"}), ValueError, "'a'"
     ),

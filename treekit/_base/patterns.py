@@ -5,7 +5,7 @@ import difflib
 import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
 from treekit._base.describe import describe_value
@@ -29,6 +29,15 @@ def nearest(wanted: str, names: Sequence[str]) -> str:
 
 def _ends(name: str) -> str:
     return name if len(name) <= 2 * _COMPARED else name[:_COMPARED] + name[-_COMPARED:]
+
+
+def must_match(pattern: Pattern, names: Iterable[str]) -> str:
+    """Say for an error what a pattern that matches none of these names must match."""
+    if not isinstance(pattern, re.Pattern):
+        return "A pattern must match a whole name: '**.name' matches at any depth, and 'name.**' everything below"
+    part = next((name for name in names if pattern.search(name)), None)
+    only = "" if part is None else f". This one matches only a part of {part}"
+    return f"A regular expression must match a whole name{only}. Write '.*' for any text before and after"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -85,8 +85,15 @@ def unnamed_field(field: str, nodes: Iterable[object]) -> str:
 
 def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:
     """Say for an error that a tree, which has these nodes and leaves, has no instance of a class."""
-    kinds = {"jax.Array" if isinstance(x, jax.Array) else type(x).__qualname__ for x in nodes if x is not None}
-    instances = f"It has instances of {', '.join(sorted(kinds))}" if kinds else "It is empty"
+    classes: dict[type[Any], str] = {
+        type(x): "jax.Array" if isinstance(x, jax.Array) else type(x).__qualname__ for x in nodes if x is not None
+    }
+    instances = f"It has instances of {', '.join(sorted(set(classes.values())))}" if classes else "It is empty"
+    if any((x.__module__, x.__qualname__) == (cls.__module__, cls.__qualname__) for x in classes):
+        instances = (
+            "It has instances of a class of that name, which was defined anew since, as when a cell of a notebook is "
+            "run again: create the tree again"
+        )
     return f"the tree has no instance of {cls.__qualname__}. {instances}"
 
 
