@@ -36,7 +36,12 @@ class Slot(NamedTuple):
     @property
     def is_of_param(self) -> bool:
         """Whether the leaf is in a state, for a parameter that has a name, as mu.layers.0.w."""
-        return self.kind != "" and "." in self.below and not self.below.startswith("hyperparams")
+        return self.kind != "" and "." in self.below and not self.is_hyperparam
+
+    @property
+    def is_hyperparam(self) -> bool:
+        """Whether the leaf is in a state, and one of its hyperparameters."""
+        return self.kind != "" and self.below.startswith("hyperparams")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
