@@ -178,7 +178,8 @@ def test_under_jit() -> None:
     new, old = {"w": zeros(2), "n": 0, "b": zeros(3)}, {"w": ones(2), "n": 4}
     both = jax.jit(lambda new, old: tk.graft(new, old, fresh="b")[0])(new, old)
     one = jax.jit(lambda old: tk.graft(new, old, fresh="b")[0])(old)
-    assert numbers(both) == numbers(one) == [0, 4, 1]
+    other = jax.jit(lambda new: tk.graft(new, old, fresh="b")[0])(new)
+    assert numbers(both) == numbers(one) == numbers(other) == [0, 4, 1]
 
 
 # -------------------------------------------------------------------------------------------------------------- memory
@@ -254,6 +255,7 @@ def test_the_result_shares_no_variables_of_flax(kind: Any) -> None:
 def test_nothing_is_copied_under_jit() -> None:
     new, old = {"w": zeros(2)}, {"w": ones(2)}
     assert not jax.make_jaxpr(lambda new, old: tk.graft(new, old)[0])(new, old).eqns
+    assert not jax.make_jaxpr(lambda new: tk.graft(new, old)[0])(new).eqns
 
 
 # --------------------------------------------------------------------------------------------------- rename and resize
