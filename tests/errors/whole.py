@@ -73,7 +73,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a mask that looks at values": Mistake(
         lambda: BY_VALUE.update({"w": 2 * jnp.ones(2)}, BY_VALUE.init({"w": jnp.ones(2)}), {"w": jnp.ones(2)}),
-        ValueError,
+        TypeError,
         "shapes and dtypes",
     ),
     "partition of treekit.optax for that of treekit": Mistake(
