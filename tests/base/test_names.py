@@ -108,7 +108,9 @@ def test_a_leaf_has_one_name(case: str) -> None:
         replaced = jax.tree.leaves(tk.tree_at(name, tree, jnp.zeros(())))
         assert [x.shape == () for x in replaced] == [j == i for j in range(len(names))]
         wrong = tk.tree_at(name, tree, replace_fn=lambda x: jnp.zeros((7, *x.shape)))
-        for mistake in MISTAKES.values():
+        for where, mistake in MISTAKES.items():
+            if case == "a module" and where in ("partition", "rates", "masked"):
+                continue  # init takes the state of a module of NNX, not the module
             with pytest.raises(
                 (ValueError, TypeError), match=rf"(^|[\s'(]|rates\.){re.escape(name)}($|[\s,:;'.)](?!value))"
             ):
