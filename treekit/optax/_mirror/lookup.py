@@ -12,7 +12,7 @@ import optax
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._mirror.ours import OURS
 from treekit.optax._mirror.tree_functions import apply_to_parameters, is_on_trees
-from treekit.optax._wrappers.factories import ORIGINALS, OptaxCall
+from treekit.optax._wrappers.call import ORIGINALS, OptaxCall
 
 _WRAPPED: dict[Any, Any] = {}  # each function of Optax that has been looked up, and what stands in its place
 

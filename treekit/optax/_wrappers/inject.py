@@ -24,7 +24,8 @@ from treekit._select.filter import TreeSpec
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.transformation import GradientTransformation, core_of
-from treekit.optax._wrappers.factories import Call, Parameter, call_of, read_signature
+from treekit.optax._wrappers.call import Call, call_of
+from treekit.optax._wrappers.parameters import Parameter, read_signature
 
 
 def inject_hyperparams(

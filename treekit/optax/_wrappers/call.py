@@ -1,94 +1,19 @@
-"""What do the parameters of a factory say, and how are its arguments converted to what Optax understands?"""
+"""A call of a factory: its arguments by name, and, for one of Optax's own, converted to what Optax understands."""
 
-import contextlib
 import functools
 import inspect
-import typing
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType, UnionType
-from typing import Any, NamedTuple
-
-import jax
-import optax
+from types import FunctionType
+from typing import Any
 
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
-from treekit._base.types import OptState, Params, Updates
 from treekit._select.spec import resolve_spec
-from treekit.optax._kernel.preserve import keep_updates
-from treekit.optax._kernel.transformation import Core, core_of, own_core
+from treekit.optax._wrappers.chain import link
+from treekit.optax._wrappers.parameters import read_signature
 from treekit.optax._wrappers.specs import MaskFunction
-
-
-class Parameter(NamedTuple):
-    """What a parameter of a factory says of its arguments, by its name, annotation and default.
-
-    Attributes:
-        default: its default, or `inspect.Parameter.empty`.
-        role: what it is, by its name or its annotation: a "mask"; "labels"; "params" for another tree, or function, of
-            the params; a "transformation", or a "named" one; a "schedule" or a number. "" if these do not say it.
-        is_int: whether its annotation is an int, or int | None, such as that of the memory size of lbfgs.
-        keeps_ints: whether an int stays an integer as a hyperparameter: a seed, an interval.
-        is_numeric: whether its annotation has numbers, and no function but a schedule.
-    """
-
-    default: Any
-    role: str
-    is_int: bool
-    keeps_ints: bool
-    is_numeric: bool
-
-    @classmethod
-    def of(cls, parameter: inspect.Parameter) -> "Parameter":
-        """Return what a parameter says."""
-        default, annotation = parameter.default, parameter.annotation
-        is_union = typing.get_origin(annotation) in (typing.Union, UnionType)
-        types = typing.get_args(annotation) if is_union else (annotation,)
-        role = _role(parameter, types)
-        is_int = int in types and all(x in (int, type(None)) for x in types)
-        is_count = type(default) is int and role != "schedule" and jax.Array in types
-        is_drawn = parameter.name.endswith(("key", "seed"))
-        keeps_ints = is_drawn or is_count or (int in types and float not in types)
-        has_function = role != "schedule" and any(typing.get_origin(x) is Callable for x in types)
-        return cls(default, role, is_int, keeps_ints, bool({int, float, jax.Array} & {*types}) and not has_function)
-
-
-def _role(parameter: inspect.Parameter, types: tuple[Any, ...]) -> str:
-    if parameter.annotation is optax.GradientTransformation:
-        return "transformation"
-    if parameter.annotation == tuple[str, optax.GradientTransformation]:
-        return "named"
-    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-        return ""
-    if parameter.name.endswith(("mask", "labels")):
-        return "mask" if parameter.name.endswith("mask") else "labels"
-    for takes in (typing.get_args(x)[0] for x in types if typing.get_origin(x) is Callable):
-        if takes == [optax.Params] or (takes is not ... and len(takes) == 1 and (Any in types or object in types)):
-            return "params"
-    return "schedule" if optax.Schedule in types else ""
-
-
-Signature = tuple[inspect.Signature, Mapping[str, Parameter]]
-
-
-def read_signature(factory: Callable[..., Any]) -> Signature:
-    """Return a factory's signature, and what each of its parameters says; both are read once for each function."""
-    function = inspect.unwrap(factory, stop=lambda f: hasattr(f, "__signature__"))
-    with contextlib.suppress(KeyError, TypeError):  # it is new, or cannot be a key
-        return _READ[function]
-    try:
-        signature = inspect.signature(factory, eval_str=True)
-    except Exception:  # a quoted annotation that only type checkers know does not say anything
-        signature = inspect.signature(factory)
-    read = signature, {name: Parameter.of(x) for name, x in signature.parameters.items()}
-    with contextlib.suppress(TypeError):
-        _READ[function] = read
-    return read
-
-
-_READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
 
 
 class Call:
@@ -141,13 +66,13 @@ class OptaxCall(Call):
             x: Any = self.arguments[key]
             role, is_tree = self.parameters[key].role, not jtu.all_leaves([x])
             if self.signature.parameters[key].kind is inspect.Parameter.VAR_POSITIONAL:
-                self.arguments[key] = tuple(_link(each, role, f"{key}[{i}] of {name}") for i, each in enumerate(x))
+                self.arguments[key] = tuple(link(each, role, f"{key}[{i}] of {name}") for i, each in enumerate(x))
             elif role == "mask" and x is not None:
                 self.arguments[key] = MaskFunction(x, key)
             elif role == "params" and callable(x) and is_tree:
                 self.arguments[key] = functools.partial(_call_or_resolve, x, key)
             else:
-                self.arguments[key] = _link(x, role, f"{key} of {name}")
+                self.arguments[key] = link(x, role, f"{key} of {name}")
 
     def check_numbers(self, *, schedules: bool) -> None:
         """Raise a TypeError if an argument is a string or a function, and its parameter takes numbers only.
@@ -189,25 +114,3 @@ def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
 def _is_leaf(x: object) -> bool:
     """Whether `x` is a leaf of a tree of labels or of dimension numbers; None is."""
     return x is None or isinstance(x, str) or type(x).__name__.endswith("DimensionNumbers")
-
-
-def _link(x: Any, role: str, where: str) -> Any:
-    """Return an argument for one of Optax's own functions: for a transformation, such as a link of a chain, its core.
-
-    The updates of treekit's own keep their dtypes here too: the next link may not accept those of an injected rate,
-    which is f32 at least.
-    """
-    if role == "named":
-        return x[0], _link(x[1], "transformation", where)
-    if role != "transformation" and not isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
-        return x
-    core = core_of(x, where)
-    if own_core(x) is None:
-        return core
-    inner_update = core.update
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        news, state = inner_update(updates, state, params, **extra)
-        return keep_updates(updates, params, news), state
-
-    return Core(core.init, update)
