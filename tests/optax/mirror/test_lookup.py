@@ -251,6 +251,13 @@ def test_a_function_of_several_arguments_that_is_a_tree_is_handed_on(name: str) 
     cases.assert_close(updates, 3 * jnp.ones(2))
 
 
+def test_a_named_chain_may_be_empty_and_a_chain_not() -> None:
+    cases.same_as_optax(tko.named_chain(), optax.named_chain(), "f32")
+    for o in (tko, optax):
+        with pytest.raises(ValueError, match="received none" if o is tko else "unpack"):
+            o.chain()
+
+
 @needs("optax.experimental.aggregating")
 def test_an_aggregator_of_gradients_by_example_stays_one() -> None:
     aggregating: Any = tko.experimental.aggregating

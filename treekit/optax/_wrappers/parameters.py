@@ -6,10 +6,12 @@ import typing
 import weakref
 from collections.abc import Callable, Mapping
 from types import UnionType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import optax
+
+Role = Literal["", "mask", "labels", "params", "transformation", "named", "schedule", "function"]
 
 
 class Parameter(NamedTuple):
@@ -18,14 +20,15 @@ class Parameter(NamedTuple):
     Attributes:
         default: its default, or `inspect.Parameter.empty`.
         role: what it is, by its name or its annotation: a "mask"; "labels"; "params" for another tree, or function, of
-            the params; a "transformation", or a "named" one; a "schedule" or a number. "" if these do not say it.
+            the params; a "transformation", or a "named" one; a "schedule" or a number; another "function". "" if these
+            do not say it.
         is_int: whether its annotation is an int, or int | None, such as that of the memory size of lbfgs.
         keeps_ints: whether an int stays an integer as a hyperparameter: a seed, an interval.
         is_numeric: whether its annotation has numbers, and no function but a schedule.
     """
 
     default: Any
-    role: str
+    role: Role
     is_int: bool
     keeps_ints: bool
     is_numeric: bool
@@ -36,16 +39,17 @@ class Parameter(NamedTuple):
         default, annotation = parameter.default, parameter.annotation
         is_union = typing.get_origin(annotation) in (typing.Union, UnionType)
         types = typing.get_args(annotation) if is_union else (annotation,)
-        role = _role(parameter, types)
+        functions = [x for x in types if x is Callable or typing.get_origin(x) is Callable]
+        role = _role(parameter, types, functions)
         is_int = int in types and all(x in (int, type(None)) for x in types)
         is_count = type(default) is int and role != "schedule" and jax.Array in types
         is_drawn = parameter.name.endswith(("key", "seed"))
         keeps_ints = is_drawn or is_count or (int in types and float not in types)
-        has_function = role != "schedule" and any(typing.get_origin(x) is Callable for x in types)
-        return cls(default, role, is_int, keeps_ints, bool({int, float, jax.Array} & {*types}) and not has_function)
+        is_numeric = bool({int, float, jax.Array} & {*types}) and (role == "schedule" or not functions)
+        return cls(default, role, is_int, keeps_ints, is_numeric)
 
 
-def _role(parameter: inspect.Parameter, types: tuple[Any, ...]) -> str:
+def _role(parameter: inspect.Parameter, types: tuple[Any, ...], functions: list[Any]) -> Role:
     if parameter.annotation is optax.GradientTransformation:
         return "transformation"
     if parameter.annotation == tuple[str, optax.GradientTransformation]:
@@ -54,10 +58,13 @@ def _role(parameter: inspect.Parameter, types: tuple[Any, ...]) -> str:
         return ""
     if parameter.name.endswith(("mask", "labels")):
         return "mask" if parameter.name.endswith("mask") else "labels"
-    for takes in (typing.get_args(x)[0] for x in types if typing.get_origin(x) is Callable):
-        if takes == [optax.Params] or (takes is not ... and len(takes) == 1 and (Any in types or object in types)):
-            return "params"
-    return "schedule" if optax.Schedule in types else ""
+    # For each function, its list of types; that of Callable[..., T] is not a list, and Callable alone has none.
+    arguments: list[list[Any]] = [x for each in functions for x in typing.get_args(each)[:1] if type(x) is list]
+    if [optax.Params] in arguments or ((Any in types or object in types) and any(len(x) == 1 for x in arguments)):
+        return "params"
+    if optax.Schedule in types:
+        return "schedule"
+    return "function" if functions else ""
 
 
 Signature = tuple[inspect.Signature, Mapping[str, Parameter]]
