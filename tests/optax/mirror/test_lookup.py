@@ -1,8 +1,12 @@
 """The namespace: every name of Optax is there, takes raw models and callable specs, and is otherwise Optax's own."""
 
+import copy
 import importlib
 import inspect
+import pickle
+import pydoc
 import re
+import rlcompleter
 import subprocess
 import sys
 from collections.abc import Callable
@@ -133,6 +137,29 @@ def test_reloading_gives_the_same_module_and_names(name: str) -> None:
     before = {key: getattr(module, key) for key in module.__all__}
     assert importlib.reload(module) is module
     assert {key: getattr(module, key) for key in module.__all__} == before
+
+
+@pytest.mark.parametrize("module", [*MODULES, "optax.tree", "optax.tree_utils"])
+def test_functions_are_pickled_and_copied_by_reference_and_have_the_source_of_optax(module: str) -> None:
+    theirs, ours = both(module)
+    for name in (name for name in ours.__all__ if callable(getattr(ours, name))):
+        their, our = getattr(theirs, name), getattr(ours, name)
+        if inspect.isfunction(our):
+            assert pickle.loads(pickle.dumps(our)) is copy.copy(our) is copy.deepcopy(our) is our, name
+        if inspect.isfunction(their) and our.__module__ == ours.__name__:
+            assert inspect.getsource(our) == inspect.getsource(their)
+            assert inspect.getmodule(our) is ours
+
+
+def test_python_helps_with_modules_and_names() -> None:
+    for module in (tko, importlib.import_module("treekit.optax.contrib")):
+        theirs = importlib.import_module(module.__name__.removeprefix("treekit."))
+        complete = rlcompleter.Completer({"o": module}).complete
+        for name in ("muon", "sam") if module is tko.contrib else ("adam", "masked"):
+            assert f"{name}(" in re.sub(".\b", "", pydoc.render_doc(module))
+            found = str(complete(f"o.{name}", 0))
+            assert found.startswith(f"o.{name}") and name in dir(module)
+        assert {*dir(module)} >= {*dir(theirs)}
 
 
 def parameter(x: inspect.Parameter) -> tuple[Any, ...]:
