@@ -156,7 +156,7 @@ def test_python_helps_with_modules_and_names() -> None:
         theirs = importlib.import_module(module.__name__.removeprefix("treekit."))
         complete = rlcompleter.Completer({"o": module}).complete
         for name in ("muon", "sam") if module is tko.contrib else ("adam", "masked"):
-            assert f"{name}(" in re.sub(".\b", "", pydoc.render_doc(module))
+            assert f"{name}(" in pydoc.plain(pydoc.render_doc(module))
             found = str(complete(f"o.{name}", 0))
             assert found.startswith(f"o.{name}") and name in dir(module)
         assert {*dir(module)} >= {*dir(theirs)}
