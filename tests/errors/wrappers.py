@@ -170,10 +170,16 @@ MISTAKES: dict[str, Mistake] = {
         "scale_by_sm3 of Optax (optax._src.transform) for the leaf rate, which is f32[]",
     ),
     "a tree for scale_by_muon, which takes an array": Mistake(
-        lambda: resumed(MUON, MUON), ValueError, "weight_dimension_numbers=None"
+        lambda: resumed(MUON, MUON),
+        ValueError,
+        "weight_dimension_numbers=None",
+        needs=("optax.contrib.MuonDimensionNumbers",),
     ),
     "coefficients that scale_by_muon does not take": Mistake(
-        lambda: CONTRIB.scale_by_muon((1.0,)).init(PARAMS), ValueError, "ns_coeffs=(1.0,)"
+        lambda: CONTRIB.scale_by_muon((1.0,)).init(PARAMS),
+        ValueError,
+        "ns_coeffs=(1.0,)",
+        needs=("optax.contrib.MuonDimensionNumbers",),
     ),
     "a number for a line search": Mistake(lambda: unchecked(tko.lbfgs)(linesearch=3), TypeError, "linesearch of lbfgs"),
     "lbfgs without params": Mistake(lambda: LBFGS.update(PARAMS, LBFGS.init(PARAMS)), ValueError, "params"),
