@@ -3,7 +3,7 @@
 import itertools
 import traceback
 
-from treekit._base.describe import describe, describe_argument
+from treekit._base.describe import describe, describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.types import PyTree
@@ -33,7 +33,7 @@ def note_transformation(error: Exception, *trees: PyTree) -> None:
         if frame.f_code.co_name in ("init_fn", "update_fn") and _package(frame.f_globals) == "optax":
             factory = frame.f_code.co_qualname.partition(".<locals>")[0]
             arguments = [
-                f"{name}={describe_argument(variables.get(name))}"
+                f"{name}={describe_value(variables.get(name))}"
                 for name in frame.f_code.co_freevars
                 if not any(map(callable, jtu.tree_leaves(variables.get(name))))  # such as the links of a chain
             ]
