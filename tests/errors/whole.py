@@ -69,11 +69,11 @@ MISTAKES: dict[str, Mistake] = {
         lambda: ADAM.update(NNX, ADAM.init(nnx.state(NNX, nnx.Param)), NNX), StateError, "nnx.state(model, nnx.Param)"
     ),
     "partition of treekit for that of treekit.optax": Mistake(
-        lambda: tk.partition({"a": ADAM}, lambda params: {"w": "a"}), TypeError, "treekit.optax.partition"
+        lambda: tk.partition({"a": ADAM}, {"w": "a"}), TypeError, "treekit.optax.partition"
     ),
     "a mask that looks at values": Mistake(
         lambda: BY_VALUE.update({"w": 2 * jnp.ones(2)}, BY_VALUE.init({"w": jnp.ones(2)}), {"w": jnp.ones(2)}),
-        ValueError,
+        TypeError,
         "shapes and dtypes",
     ),
     "partition of treekit.optax for that of treekit": Mistake(
