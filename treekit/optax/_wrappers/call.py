@@ -14,7 +14,7 @@ import optax
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._select.spec import resolve_spec
-from treekit.optax._wrappers.chain import link
+from treekit.optax._kernel.transformation import core_of
 from treekit.optax._wrappers.parameters import Parameter, read_signature
 from treekit.optax._wrappers.specs import MaskFunction
 from treekit.optax._wrappers.traced import named_schedule
@@ -120,9 +120,9 @@ def converted(call: Call) -> Call:
 
 def _convert(x: Any, role: str, key: str, where: str) -> Any:
     if role == "named":
-        return x[0], link(x[1], where)
+        return x[0], core_of(x[1], where)
     if role == "transformation" or isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
-        return link(x, where)
+        return core_of(x, where)
     if role == "mask" and x is not None:
         return MaskFunction(x, key)
     if role == "schedule" and callable(x) and not isinstance(x, optax.schedules.StatefulSchedule):
