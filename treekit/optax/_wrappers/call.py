@@ -14,7 +14,8 @@ import optax
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._select.spec import resolve_spec
-from treekit.optax._kernel.transformation import core_of
+from treekit.optax._kernel.preserve import preserving_updates
+from treekit.optax._kernel.transformation import Core, core_of, own_core
 from treekit.optax._wrappers.parameters import Parameter, read_signature
 from treekit.optax._wrappers.specs import MaskFunction
 from treekit.optax._wrappers.traced import named_schedule
@@ -120,9 +121,9 @@ def converted(call: Call) -> Call:
 
 def _convert(x: Any, role: str, key: str, where: str) -> Any:
     if role == "named":
-        return x[0], core_of(x[1], where)
+        return x[0], _link(x[1], where)
     if role == "transformation" or isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
-        return core_of(x, where)
+        return _link(x, where)
     if role == "mask" and x is not None:
         return MaskFunction(x, key)
     if role == "schedule" and callable(x) and not isinstance(x, optax.schedules.StatefulSchedule):
@@ -130,6 +131,12 @@ def _convert(x: Any, role: str, key: str, where: str) -> Any:
     if role == "params" and callable(x) and not jtu.all_leaves([x]):  # a tree that can be called
         return functools.partial(_call_or_resolve, x, key)
     return x
+
+
+def _link(tx: object, where: str) -> Core:
+    """Return the core of a link of a chain, or of another transformation that one of Optax's factories runs inside."""
+    core = core_of(tx, where)
+    return core if own_core(tx) is None else preserving_updates(core)
 
 
 def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:

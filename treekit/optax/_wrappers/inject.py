@@ -25,7 +25,6 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit._select.filter import TreeSpec
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
-from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._wrappers.call import Call, call_of, converted
 from treekit.optax._wrappers.parameters import Parameter, read_signature
@@ -115,7 +114,7 @@ def inject_hyperparams(
         arguments = _named_arguments(call, static, required)
         kinds = _kinds(call.name, arguments, static, required)
         injected = _Injected(converted(call) if of_optax else call, arguments, kinds, hyperparam_dtype)
-        return at_boundary(preserving(Core(injected.init, injected.update)))
+        return at_boundary(Core(injected.init, injected.update))
 
     return factory
 
