@@ -18,12 +18,13 @@ from types import ModuleType
 from typing import Any
 
 import jax
-import optax
 import pytest
 
 import treekit
 import treekit.optax
 import treekit.testing
+import treekit.training
+import treekit.typing
 from tests.releases import needs
 
 ROOT = Path(__file__).parent.parent
@@ -76,15 +77,14 @@ def run_piece(page: Path, line: int, code: str, namespace: dict[str, Any]) -> No
 
 
 def public_names(module: ModuleType) -> set[str]:
-    """What a module of treekit defines itself, or takes from the private modules beside it."""
-    return {
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", "").startswith(module.__name__)
-    }
+    """The names of a module; of `treekit.optax`, which has all of Optax's, those that treekit defines."""
+    names = {name: getattr(module, name) for name in getattr(module, "__all__", vars(module)) if name[0] != "_"}
+    if module is treekit.optax:
+        return {name for name, x in names.items() if getattr(x, "__module__", "").startswith("treekit.optax._")}
+    return {name for name, x in names.items() if not isinstance(x, ModuleType)}
 
 
-MODULES = (treekit, treekit.optax, treekit.testing)
+MODULES = (treekit, treekit.training, treekit.optax, treekit.testing, treekit.typing)
 
 
 # What the code of a page needs that not every release has.
@@ -92,7 +92,11 @@ NEEDS = {
     "design": ["jax>=0.10"],
     "names": ["optax.monitor"],
     "training": ["optax.monitor"],
-    "from_flax": ["flax>=0.12"],
+    "from_flax": ["flax>=0.12", "optax.selective_transform"],
+    **{
+        name: ["optax.selective_transform"]
+        for name in ("README", "freeze", "paths", "see_and_edit", "what_goes_wrong", "wrappers")
+    },
 }
 WITH_CODE = [
     pytest.param(page, marks=needs(*NEEDS.get(page.stem, ())), id=page.stem) for page in PAGES if any(pieces(page))
@@ -129,19 +133,13 @@ def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Pat
 @needs("optax.monitor")
 def test_the_page_of_names_and_the_reference_have_every_public_name_and_no_other() -> None:
     names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
-    named = [match["name"] for match in ROW.finditer(NAMES.read_text(encoding="utf-8"))]
-    assert sorted(named) == sorted([*(name.rpartition(".")[2] for name in names), "every other name"])
+    listed = re.findall(r"^\| `(\w+)` \|", NAMES.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(name.rpartition(".")[2] for name in names)
     pages = (ROOT / "docs" / "reference").glob("*.md")
-    named = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
-    assert sorted(named) == sorted([*names, "treekit.optax.contrib.schedule_free_eval_params"])
-
-
-@needs("optax>=0.2.8")
-def test_the_page_for_users_of_optax_lists_the_names_that_optax_does_not_have() -> None:
-    text = (ROOT / "docs" / "guides" / "from_optax.md").read_text(encoding="utf-8")
-    listed = text.partition("`treekit.optax` has names that Optax")[2].partition("If a later")[0]
-    names = {name for name in public_names(treekit.optax) if not hasattr(optax, name)}
-    assert {*re.findall(r"`(\w+)`", listed)} == names
+    shown = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
+    elsewhere = {"treekit.optax.contrib.schedule_free_eval_params"}
+    without_docstring = {f"treekit.typing.{name}" for name in ("FilterSpec", "Labels", "LeafPredicate", "Mask")}
+    assert sorted(shown) == sorted({*names, *elsewhere} - without_docstring)
 
 
 def test_the_version_is_the_same_everywhere() -> None:
