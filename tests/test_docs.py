@@ -37,7 +37,8 @@ PAGES = [
     *sorted(ROOT.glob("benchmarks/results/*.md")),
 ]
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
-ROW = re.compile(r"^\| `?(?P<name>[\w ]+)`? \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \|$", re.MULTILINE)
+ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \|$", re.MULTILINE)
+NAME = re.compile(r"^\| \[`(?P<name>\w+)`\]\(\.\./\.\./(?P<file>[^)]+)\) \|", re.MULTILINE)
 RAISES = re.compile(r"# raises (?P<error>\w+): (?P<text>.+)$")
 GIVES = re.compile(r"# gives (?P<value>.+)$")
 
@@ -88,15 +89,13 @@ MODULES = (treekit, treekit.training, treekit.optax, treekit.testing, treekit.ty
 
 
 # What the code of a page needs that not every release has.
+FREEZING = ("README", "freeze", "from_equinox", "from_optax", "see_and_edit", "wrappers")
 NEEDS = {
     "design": ["jax>=0.10"],
     "names": ["optax.monitor"],
-    "training": ["optax.monitor"],
+    "whole_program": ["optax.monitor"],
     "from_flax": ["flax>=0.12", "optax.selective_transform"],
-    **{
-        name: ["optax.selective_transform"]
-        for name in ("README", "freeze", "paths", "see_and_edit", "what_goes_wrong", "wrappers")
-    },
+    **{page: ["optax.selective_transform"] for page in FREEZING},
 }
 WITH_CODE = [
     pytest.param(page, marks=needs(*NEEDS.get(page.stem, ())), id=page.stem) for page in PAGES if any(pieces(page))
@@ -112,6 +111,7 @@ def test_the_code_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.Monkey
             run_piece(page, line, code, vars(module))
 
 
+@needs("optax.selective_transform")
 def test_the_readme_prints_the_table_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
     _, first = next(pieces(README))
     shown = next(match["code"] for match in fences(README) if match["language"] == "text")
@@ -133,8 +133,12 @@ def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Pat
 @needs("optax.monitor")
 def test_the_page_of_names_and_the_reference_have_every_public_name_and_no_other() -> None:
     names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
-    listed = re.findall(r"^\| `(\w+)` \|", NAMES.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted(name.rpartition(".")[2] for name in names)
+    listed = NAME.findall(NAMES.read_text(encoding="utf-8"))
+    assert sorted(name for name, _ in listed) == sorted(name.rpartition(".")[2] for name in names)
+    old = {"multi_transform": "partition", "inject_stateful_hyperparams": "inject_hyperparams"}
+    for name, file in listed:
+        defines = rf"^(\s*(def|class) )?{old.get(name, name)}\b *[(:=\[]"
+        assert re.search(defines, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), f"{name} is not in {file}"
     pages = (ROOT / "docs" / "reference").glob("*.md")
     shown = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
     elsewhere = {"treekit.optax.contrib.schedule_free_eval_params"}
