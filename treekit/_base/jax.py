@@ -46,7 +46,6 @@ def _moved(name: str, before: str, now: Any) -> Any:
     return getattr(now if hasattr(now, name) else import_module(before), name)
 
 
-enable_x64: Any = _moved("enable_x64", "jax.experimental", jax)
 reshard: Any = _moved("reshard", "jax.experimental.shard", jax.sharding)
 
 
@@ -64,3 +63,18 @@ def _is_hijax_variable(cls: Any) -> bool:  # the core does not import Flax
 def memory_space(x: Any) -> Any:
     """Return the memory space of an array, also of a traced one: that of the device, or of its host."""
     return getattr(untyped.typeof(x), "memory_space", None)
+
+
+def varying_axes(x: Any) -> frozenset[str]:
+    """Return the axes of a mesh along which an array differs between devices, as `shard_map` knows it."""
+    kind = x if isinstance(x, jax.ShapeDtypeStruct) else untyped.typeof(x)
+    axes: Any = getattr(getattr(kind, "manual_axis_type", None), "varying", None) or getattr(kind, "vma", None)
+    return frozenset(axes or ())
+
+
+def varying_over(x: Any, axes: Iterable[str]) -> Any:
+    """Return an array that counts as different between devices along these axes too."""
+    missing = tuple(sorted({*axes} - varying_axes(x)))
+    if not missing:
+        return x
+    return lax.pcast(x, missing, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, missing)

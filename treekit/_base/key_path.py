@@ -150,3 +150,9 @@ def _is_variable_class(cls: Any) -> bool:
 
 
 _VARIABLES = ("Variable", "VariableState", "Partitioned")
+
+
+def is_nnx_module(x: object) -> bool:
+    """Whether `x` is a module of Flax NNX, whose children are all of its variables, or a class of such modules."""
+    cls: Any = x if isinstance(x, type) else type(x)
+    return any(base.__name__ == "Module" and base.__module__.startswith("flax.nnx.") for base in cls.__mro__)

@@ -81,9 +81,12 @@ def is_inexact_parameter(x: object) -> bool:
     return is_parameter(x) and issubdtype(dtype_of(resolve_array(x)), jnp.inexact)
 
 
-def has_gradient(x: object) -> bool:
-    """Whether JAX differentiates with respect to `x`: a floating-point or complex array, also one of NumPy in bf16."""
-    return is_array(x) and issubdtype(dtype_of(x), jnp.inexact)
+def can_be_trained(x: object) -> bool:
+    """Whether an optimizer can train a leaf: a floating-point or complex array of JAX or NumPy, also one in bf16.
+
+    A `jax.Ref` counts as its array, and so does what has only the shape and the dtype of one.
+    """
+    return issubdtype(x.dtype if is_ref(x) else dtype_of(x) if has_dtype(x) else None, jnp.inexact)
 
 
 def is_numeric_array(x: object) -> bool:

@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from treekit._base.layouts import layout_of
-from treekit._node.create import copy_arguments
+from treekit._node.copy_arguments import copy_arguments
 
 T = TypeVar("T")
 

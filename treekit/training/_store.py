@@ -22,7 +22,7 @@ from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_name
 from treekit._base.patterns import is_match
-from treekit._base.predicates import has_gradient, is_narrow
+from treekit._base.predicates import can_be_trained, is_narrow
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
@@ -182,7 +182,7 @@ def _store(inner: Core, state_dtype: StateDtype, own: str) -> Core:
     def wide(tree: PyTree) -> Any:
         def widened(x: Any) -> Any:
             wanted = untyped.ShapeDtypeStruct((), jnp.dtype(state_dtype))
-            is_float = has_gradient(x) and not jnp.iscomplexobj(x)
+            is_float = can_be_trained(x) and not jnp.iscomplexobj(x)
             return lax.convert_element_type(x, promoted_dtype(x, wanted)) if is_float else x
 
         return tree if is_mapping(state_dtype) else jtu.tree_map(widened, tree)
@@ -304,7 +304,7 @@ def _arrays(state: OptState, state_dtype: StateDtype, params: Params) -> list[_A
     for x, entry in zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True):
         path = path_name(entry.path[:-1] if is_codes(x) else entry.path)
         keys = list[Any]()
-        if is_codes(x) or has_gradient(x):  # patterns come before fields
+        if is_codes(x) or can_be_trained(x):  # patterns come before fields
             keys = [key for key in entries if key != entry.field and is_match(key, path)]
             keys += [key for key in entries if key == entry.field]
         array = _Array(x, entry.field, entry.field in AT_LEAST_FLOAT32.get(entry.owner, ()), path, keys, None)
@@ -333,7 +333,7 @@ def _check_each_key(state_dtype: Mapping[Any, Any], arrays: list[_Array]) -> Non
     """Raise a ValueError if an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype."""
     matched = {key: [array for array in arrays if key in array.keys] for key in state_dtype}
     if unused := [key for key, of_key in matched.items() if not of_key]:
-        inexact = [array for array in arrays if is_codes(array.x) or has_gradient(array.x)]
+        inexact = [array for array in arrays if is_codes(array.x) or can_be_trained(array.x)]
         fields = ", ".join(sorted({array.field for array in inexact} - {""})) or "none"
         example = f". A pattern matches a whole path of the state, such as {inexact[0].path!r}" if inexact else ""
         raise ValueError(

@@ -14,7 +14,7 @@ from treekit._base.describe import describe, describe_error, describe_function, 
 from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, key_name, path_name, path_text
-from treekit._base.predicates import has_gradient, is_parameter
+from treekit._base.predicates import can_be_trained, is_parameter
 from treekit._base.table import ROWS, Table, in_colours, left_out
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike, Updates
@@ -239,10 +239,10 @@ def _effects(tx: GradientTransformation[Any], params: Params, state: OptState) -
             others = _measure(tx, params, state if other_state is None else other_state, _FLAT)
         except Exception:
             note = f"fails: {describe_error(problem)}"
-            return [_Effect(None, None, note) if has_gradient(x) else _no_effect(x) for x in leaves]
+            return [_Effect(None, None, note) if can_be_trained(x) else _no_effect(x) for x in leaves]
 
     def effect(x: object, one: _Effect, other: _Effect) -> _Effect:
-        if not has_gradient(x):
+        if not can_be_trained(x):
             return _no_effect(x)
         if one != other:
             return _Effect(_if_same(one.step, other.step), _if_same(one.decay, other.decay), why)
@@ -324,7 +324,7 @@ def _filled(tree: Params, value: float, *, others: bool = True) -> Any:
     made: dict[Any, Any] = {}
 
     def fill(x: Any) -> Any:
-        if not has_gradient(x):
+        if not can_be_trained(x):
             return x if others else None
         key = x.shape, dtype_of(x), getattr(x, "sharding", None)
         if key not in made:
@@ -341,7 +341,7 @@ def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict
         total: Any = jnp.float32(curvature)
         trees = (jtu.tree_leaves(tree, is_leaf=is_none) for tree in (candidate, params, grads))
         for x, param, grad in zip(*trees, strict=True):
-            if has_gradient(param):
+            if can_be_trained(param):
                 away, slope = (jnp.ravel(y).real.astype(jnp.float32) for y in (x - param, grad))
                 total += jnp.sum(slope * away + curvature / 2 * away * away)
         return total

@@ -8,7 +8,7 @@ from treekit._base.describe import describe
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
-from treekit._base.predicates import has_gradient
+from treekit._base.predicates import can_be_trained
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
 from treekit._compare.prefix import flatten_updates
@@ -47,7 +47,7 @@ def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Ca
                     f"{describe(leaves[i])}, and the {what} {describe(x)}. Pass the params that are trained"
                 )
             replaced.add(i)
-            if has_gradient(leaves[i]):
+            if can_be_trained(leaves[i]):
                 leaves[i] = value(path, x, leaves[i])
     return cast_tree_like(params, treedef.unflatten(leaves))
 
