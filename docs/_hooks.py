@@ -79,7 +79,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def _to_docstrings(section: re.Match[str]) -> str:
     """In the section of a module, a name links to its docstring on the site instead of to its file."""
-    (module,) = re.match(r"## (treekit\.\w+)$|", section[0], re.MULTILINE).groups("treekit")
+    heading = re.match(r"## (treekit\.\w+)\n", section[0])
+    module = heading[1] if heading else "treekit"
 
     def link(name: re.Match[str]) -> str:
         path = f"{module}.{name[1]}"
