@@ -51,13 +51,15 @@ MISTAKES: dict[str, Mistake] = {
     "a state for the params": Mistake(lambda: ADAM.init(STATE), TypeError, "init"),
     "a class for a model": Mistake(lambda: ADAM.init(eqx.nn.MLP), TypeError, "MLP"),
     "a name for the params": Mistake(lambda: ADAM.init("weights"), TypeError, "'weights'"),
+    "integers for the params": Mistake(lambda: ADAM.init({"n": jnp.arange(2)}), TypeError, "n, which is i32[2]"),
+    "None for all updates": Mistake(lambda: ADAM.update(None, STATE, PARAMS), ValueError, "None"),
     "lookahead in a wrapper": Mistake(lambda: tko.chain(LOOKAHEAD).init(PARAMS), TypeError, "optax.lookahead"),
     # The arguments of what makes transformations.
     "a rate that is a string": Mistake(lambda: OPTAX.adam("1e-3"), TypeError, "learning_rate of adam"),
     "a mask for the second argument": Mistake(
         lambda: OPTAX.adamw(1e-3, lambda params: params), TypeError, "b1 of adamw"
     ),
-    "a chain of nothing": Mistake(lambda: tko.chain(), TypeError, "chain"),
+    "a chain of nothing": Mistake(lambda: tko.chain(), ValueError, "chain"),
     "a list of transformations": Mistake(
         lambda: OPTAX.chain([tko.clip(1.0), ADAM]), TypeError, "optax.chain(*transformations)"
     ),

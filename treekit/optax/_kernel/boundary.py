@@ -10,16 +10,17 @@ from typing import Any, NamedTuple, cast
 import optax
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of, stands_for_array
+from treekit._base.dtype import as_array, has_dtype, has_no_update, owned, shape_of, stands_for_array
 from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.key_path import is_nnx_module, leaf_path_text
 from treekit._base.patterns import listed
-from treekit._base.predicates import can_be_trained, is_numeric_array, is_parameter
+from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
 from treekit._base.types import LeafPredicate, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
 from treekit._select.trainable import declared_frozen, declares
 from treekit.optax._kernel.extra_args import view_extra_args
 from treekit.optax._kernel.misfit import check_fits, explained, note_none
+from treekit.optax._kernel.notes import note_transformation
 from treekit.optax._kernel.preserve import first_state, is_complex, keep_state, keep_updates
 from treekit.optax._kernel.state_map import (
     FOLLOWS_PARAMS,
@@ -64,6 +65,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             return first_state(inner_init(inside), inside)
         except Exception as error:
             note_none(error, inside)
+            note_transformation(error, inside)
             raise
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
@@ -83,6 +85,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             like = inside.params if has_params else trained(inside.updates)
             if better := explained(error, inner_init, state, inside.updates, like, has_params):
                 raise better from error
+            note_transformation(error, inside.updates, inside.params)
             raise
 
     return with_core(init, update, core)
@@ -207,14 +210,15 @@ class _Flat(NamedTuple):
     keep: list[bool]
 
     def inside(self, parts: Iterable[Any] | None = None) -> Any:
-        """Return a tree with these parts, by default the arrays, for what is trained."""
+        """Return a tree with these parts, by default the arrays, for what is trained. Arrays of NumPy are copied."""
         triples = zip(self.keep, self.arrays if parts is None else parts, self.leaves, strict=True)
         return self.treedef.unflatten(
-            part if keep else leaf if isinstance(leaf, optax.MaskedNode) else None for keep, part, leaf in triples
+            owned(part) if keep else leaf if isinstance(leaf, optax.MaskedNode) else None
+            for keep, part, leaf in triples
         )
 
 
-def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
+def _flatten(tree: Params, is_trained: LeafPredicate) -> _Flat:
     classes = set[Any]()
 
     def stop(x: object) -> bool:
@@ -222,10 +226,8 @@ def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
         return is_hole(x)
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    arrays: list[Any] = [x[...] if is_ref(x) else x for x in leaves]
-    if not any(map(can_be_trained, arrays)):  # programs of ten lines begin with {"w": 0.0}
-        arrays = [as_array(x) if isinstance(x, (float, complex)) else x for x in arrays]
-    can_train = keep = list(map(can_be_trained, arrays))
+    arrays = floats_as_arrays([x[...] if is_ref(x) else x for x in leaves])
+    can_train = keep = list(map(is_trained, arrays))
     if any(map(declares, classes)):
         frozen = declared_frozen(tree, is_hole)
         keep = [can and not out for can, out in zip(can_train, frozen, strict=True)]

@@ -1,4 +1,10 @@
-"""Preserve the dtypes, the structure and the shapes of state and updates."""
+"""Preserve the dtypes, the structure and the shapes of state and updates.
+
+Who casts when? The boundary casts what the outermost core returns. Inside, `preserving` casts where somebody relies on
+it: around a step that may not run, since both ways need equal types (`MultiSteps`, `apply_if_finite` and similar); and
+around what computes in a wider dtype than it receives (`inject_hyperparams`, `store_state`). Nothing else casts: the
+links of a chain pass on what they compute.
+"""
 
 import contextlib
 import functools
@@ -45,7 +51,7 @@ def _is_of_lookahead(x: object) -> bool:
 
 
 def preserving(core: Core) -> Core:
-    """Preserve what a core is given: for a wrapper that needs equal types of a step that runs and one that does not."""
+    """Return a core that preserves what it is given, as the boundary does."""
     inner_init, inner_update = core
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
