@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import dtype_of, issubdtype, unshared
+from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import path_name
 from treekit._base.patterns import nearest
@@ -68,7 +68,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         **by_name: numbers by name, to set all hyperparameters of that name, except those in `values`.
 
     Returns:
-        A state with the structure of `state`.
+        A state with the structure of `state`. It has copies of the arrays that you pass, so that a step can donate it.
 
     Raises:
         ValueError: no hyperparameter has this key or name (the message lists the nearest ones); it follows a
@@ -113,8 +113,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         )
     for key, value in new.items():
         place = places[key].leaf
-        (own,) = unshared([value], [value])  # a copy: a donated step deletes the arrays of the state, each only once
-        leaves[place] = _like(leaves[place], own, key)
+        leaves[place] = _like(leaves[place], value, key)
     out: S = treedef.unflatten(leaves)
     return out
 
