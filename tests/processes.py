@@ -185,7 +185,7 @@ def one_shard(place: Place) -> str:
 def no_array_is_gathered(place: Place) -> None:
     """To compare, and to measure for a summary, devices exchange single numbers."""
     from treekit._compare.leaves import _compare
-    from treekit.training._summary import _sizes
+    from treekit.training._effects import _sizes
 
     x: Any = place.put(np.ones((64, 32), np.float32), SPECS["w"])
     with enable_x64(True):

@@ -3,29 +3,26 @@
 import dataclasses
 import itertools
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from treekit._base.describe import describe, describe_error, describe_function, short_dtype
-from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array
+from treekit._base.describe import describe, describe_function, short_dtype
+from treekit._base.dtype import as_array, dtype_of, resolve_array
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, key_name, path_name, path_text
-from treekit._base.predicates import has_gradient, is_parameter
+from treekit._base.predicates import is_parameter
 from treekit._base.table import ROWS, Table, in_colours, left_out
 from treekit._base.tree import is_none
-from treekit._base.types import OptState, Params, TransformationLike, Updates
-from treekit._compare.prefix import flatten_updates
+from treekit._base.types import OptState, Params, TransformationLike
 from treekit._select.trainable import declared_frozen
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.state_map import Entry, is_optimizer_state, map_state
 from treekit.optax._kernel.transformation import GradientTransformation
+from treekit.training._effects import filled, find_effects
 
-_MOST_MINI_STEPS = 1000
-_STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps
 _LAST_LINE = (
     "leaves: {leaves:,}, unmoved: {unmoved:,}; numbers: {elements:,}, bytes: {bytes:,}; bytes of state: "
     "{state_bytes:,}, shared by all leaves: {shared_bytes:,}"
@@ -165,7 +162,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
                 f"at {path_text(path)}: the state of an optimizer"
             )
     params = jtu.tree_map(_concrete, params)
-    ones = _filled(params, 1.0)
+    ones = filled(params, 1.0)
     leaves = flatten_with_path(params, is_none)[0]
     start = jtu.tree_map(as_array, tx.init(ones) if state is None else state)
     entries = map_state(start, ones)
@@ -179,7 +176,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
     keys: list[tuple[str, ...]] = []
     present = [(i, path, x) for i, (path, x) in enumerate(leaves) if x is not None]
     frozen = declared_frozen(params)
-    for (i, path, x), effect in zip(present, _effects(tx, ones, start), strict=True):
+    for (i, path, x), effect in zip(present, find_effects(tx, ones, start), strict=True):
         if describe_function(x):
             continue
         shape, dtype = (np.shape(x), str(dtype_of(x))) if is_parameter(x) else ((), "")
@@ -203,7 +200,7 @@ def summary(optimizer: TransformationLike, params: Params, state: OptState = Non
 
 def _copies_params(tx: GradientTransformation[Any], params: Params, entries: Sequence[Entry]) -> bool:
     """Whether `init` puts values of the params into the state."""
-    states = [jtu.tree_leaves(tx.init(_filled(params, value))) for value in (1.0, 2.0)]
+    states = [jtu.tree_leaves(tx.init(filled(params, value))) for value in (1.0, 2.0)]
     return any(x.param is not None and bool((a != b).any()) for x, a, b in zip(entries, *states, strict=True))
 
 
@@ -213,158 +210,6 @@ def _concrete(x: Any) -> Any:
 
 def _is_unmoved(row: Row) -> bool:
     return row.step == 0 and row.decay == 0
-
-
-class _Effect(NamedTuple):
-    """What the first step does to one leaf, as in `Row`."""
-
-    step: float | None
-    decay: float | None
-    note: str = ""
-
-
-def _effects(tx: GradientTransformation[Any], params: Params, state: OptState) -> list[_Effect]:
-    """Return what the first step does to each leaf of the params.
-
-    An optimizer that fails with a gradient alone may need a loss. Then it gets two, of different curvatures, and where
-    the state has PRNG keys, others in a second measurement: what differs depends on the loss, or is random.
-    """
-    leaves, other_state = jtu.tree_leaves(params), _with_other_keys(state)
-    try:
-        effects, why = _measure(tx, params, state, None), "random"
-        others = effects if other_state is None else _measure(tx, params, other_state, None)
-    except Exception as problem:  # an optimizer that needs more than gradients may raise anything
-        try:
-            effects, why = _measure(tx, params, state, _STEEP), "depends on the loss"
-            others = _measure(tx, params, state if other_state is None else other_state, _FLAT)
-        except Exception:
-            note = f"fails: {describe_error(problem)}"
-            return [_Effect(None, None, note) if has_gradient(x) else _no_effect(x) for x in leaves]
-
-    def effect(x: object, one: _Effect, other: _Effect) -> _Effect:
-        if not has_gradient(x):
-            return _no_effect(x)
-        if one != other:
-            return _Effect(_if_same(one.step, other.step), _if_same(one.decay, other.decay), why)
-        if one.step is None or one.decay is None:
-            return one._replace(note="is not finite" if one.step is None else "is not finite without a gradient")
-        note = "along the gradient, not against it: masked out?" if one.step < 0 else ""
-        return one._replace(note="0 in the first step" if one.step == 0 else note)
-
-    return list(map(effect, leaves, effects, others))
-
-
-def _no_effect(x: object) -> _Effect:
-    return _Effect(None, None, "has no gradient" if is_parameter(x) else "not a parameter")
-
-
-def _if_same(first: float | None, second: float | None) -> float | None:
-    """Return a number if another one is about the same."""
-    is_same = first is not None and second is not None and math.isclose(first, second, rel_tol=1e-3)
-    return first if is_same else None
-
-
-def _measure(
-    tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None
-) -> list[_Effect]:
-    treedef = jtu.tree_structure(params)
-    taken = (_take_round(tx, params, state, slope, curvature) for slope in (1.0, 0.0))
-    moved, still = (flatten_updates(treedef, updates) for updates in taken)
-    measured: list[Any] = jax.device_get([_sizes(*pair) for pair in zip(moved, still, strict=True)])
-    return [_Effect(*map(_if_finite, pair)) for pair in measured]
-
-
-def _if_finite(x: Any) -> Any:
-    return float(x) if np.isfinite(x) else None
-
-
-def _measure_sizes(update: Any, rest: Any) -> tuple[Any, Any]:
-    """Return the root mean squares of `update - rest`, negative if it goes along a gradient of ones, and of `rest`.
-
-    Without a gradient, some optimizers divide 0 by 0, so NaN in `rest` counts as 0 in the difference.
-    """
-    if update is None or rest is None:
-        return 0.0, 0.0
-    wide = jnp.complex64 if jnp.iscomplexobj(update) else jnp.float32
-    update, rest = update.astype(wide), rest.astype(wide)
-    step = update - jnp.nan_to_num(rest, nan=0, posinf=0, neginf=0)
-    size, rest_size = (jnp.sqrt(jnp.sum(jnp.abs(x) ** 2) / max(x.size, 1)) for x in (step, rest))
-    return jnp.where(jnp.sum(step.real) > 0, -size, size), rest_size
-
-
-_sizes: Any = untyped.jit(_measure_sizes)
-
-
-def _take_round(
-    tx: GradientTransformation[Any], params: Params, state: OptState, slope: float, curvature: float | None
-) -> Updates:
-    """Return the updates of one step for gradients of `slope`; with MultiSteps, the sum of the updates of a round."""
-    grads = _filled(params, slope, others=False)
-    extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
-    rounds, total = _rounds(state), None
-    for _ in range(_MOST_MINI_STEPS):
-        updates, state = tx.update(grads, state, params, **extra)
-        total = updates if total is None else jtu.tree_map(operator.add, total, updates)
-        if all(new > old for new, old in zip(_rounds(state), rounds, strict=True)):
-            return total
-    raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")
-
-
-def _rounds(state: OptState) -> list[int]:
-    """Return the number of rounds that each MultiSteps in a state has finished."""
-
-    def stop(x: object) -> bool:
-        return hasattr(x, "gradient_step")
-
-    return [int(x.gradient_step) for x in jtu.tree_leaves(state, is_leaf=stop) if stop(x)]
-
-
-def _filled(tree: Params, value: float, *, others: bool = True) -> Any:
-    """Fill arrays that can have a gradient; those that are alike become one array. Other leaves are kept, or None."""
-    made: dict[Any, Any] = {}
-
-    def fill(x: Any) -> Any:
-        if not has_gradient(x):
-            return x if others else None
-        key = x.shape, dtype_of(x), getattr(x, "sharding", None)
-        if key not in made:
-            made[key] = jnp.full_like(x, value)
-        return made[key]
-
-    return jtu.tree_map(fill, tree)
-
-
-def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
-    """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch."""
-
-    def value_fn(candidate: object, weight: float = 1.0) -> Any:  # line searches pass on what it has a parameter for
-        total: Any = jnp.float32(curvature)
-        trees = (jtu.tree_leaves(tree, is_leaf=is_none) for tree in (candidate, params, grads))
-        for x, param, grad in zip(*trees, strict=True):
-            if has_gradient(param):
-                away, slope = (jnp.ravel(y).real.astype(jnp.float32) for y in (x - param, grad))
-                total += jnp.sum(slope * away + curvature / 2 * away * away)
-        return total
-
-    return {"value": jnp.float32(curvature), "grad": grads, "value_fn": value_fn, "weight": 1.0}
-
-
-def _with_other_keys(state: OptState) -> Any:
-    """Return a state with other PRNG keys, of the new style or, as in Optax's noise, of the old; None without keys."""
-
-    def is_key(x: Any) -> bool:
-        dtype = dtype_of(x)
-        is_old = dtype == jnp.uint32 and np.shape(x) in ((2,), (4,))
-        return is_old or (dtype is not None and issubdtype(dtype, jax.dtypes.prng_key))
-
-    def other(x: Any) -> Any:
-        if not is_key(x):
-            return x
-        if dtype_of(x) == jnp.uint32:
-            return x ^ 1
-        return untyped.random.wrap_key_data(jax.random.key_data(x) ^ 1, impl=jax.random.key_impl(x))
-
-    return jtu.tree_map(other, state) if any(map(is_key, jtu.tree_leaves(state))) else None
 
 
 def _group(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) -> Iterator[tuple[str, list[Row]]]:
