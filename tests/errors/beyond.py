@@ -169,6 +169,15 @@ MISTAKES: dict[str, Mistake] = {
     "the state for the params of summary": Mistake(
         lambda: training.summary(ADAM, {"opt": OF_ADAM}), TypeError, "opt.0"
     ),
+    "a summary at a step that is no int": Mistake(
+        lambda: training.summary(ADAM, PARAMS, step=0.5), TypeError, "found 0.5"
+    ),
+    "a summary at a step before the first": Mistake(
+        lambda: training.summary(ADAM, PARAMS, step=-1), ValueError, "found -1"
+    ),
+    "a summary at a step, with the state of another optimizer": Mistake(
+        lambda: training.summary(ADAM, PARAMS, [RATE], step=1), ValueError, "0.learning_rate"
+    ),
     # treekit.testing
     "check_transformation of a function": Mistake(
         lambda: unchecked(check_transformation)(optax.adam, PARAMS), TypeError, "adam(...)"

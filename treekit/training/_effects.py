@@ -10,7 +10,7 @@ import numpy as np
 from treekit._base.describe import describe_error
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.predicates import has_gradient, is_parameter
+from treekit._base.predicates import has_gradient, is_parameter, is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.prefix import flatten_updates
@@ -21,32 +21,42 @@ _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds differen
 
 
 class Effect(NamedTuple):
-    """What the first step does to one leaf, as in `Row`."""
+    """What one step does to one leaf, as in `Row`."""
 
     step: float | None
     decay: float | None
     note: str = ""
 
 
-def find_effects(tx: GradientTransformation[Any], params: Params, state: OptState) -> list[Effect]:
-    """Return what the first step does to each leaf of the params.
+def find_effects(tx: GradientTransformation[Any], params: Params, state: OptState, when: str) -> list[Effect]:
+    """Return what one step does to each leaf of the params.
 
     An optimizer that fails with a gradient alone may need a loss. Then it gets two, of different curvatures, and where
     the state has PRNG keys, others in a second measurement: what differs depends on the loss, or is random.
+
+    Args:
+        tx: the optimizer.
+        params: the params, filled with ones.
+        state: the state before the step.
+        when: which step this is, for the note of a leaf that does not move.
     """
-    leaves, other_state = jtu.tree_leaves(params), _with_other_keys(state)
+    leaves, other_state, curvature = jtu.tree_leaves(params), _with_other_keys(state), None
     try:
         effects, why = _measure(tx, params, state, None), "random"
         others = effects if other_state is None else _measure(tx, params, other_state, None)
     except Exception as problem:  # an optimizer that needs more than gradients may raise anything
+        curvature = _STEEP
         try:
-            effects, why = _measure(tx, params, state, _STEEP), "depends on the loss"
+            effects, why = _measure(tx, params, state, curvature), "depends on the loss"
             others = _measure(tx, params, state if other_state is None else other_state, _FLAT)
         except Exception:
             note = f"fails: {describe_error(problem)}"
             return [Effect(None, None, note) if has_gradient(x) else _no_effect(x) for x in leaves]
 
-    def effect(x: object, one: Effect, other: Effect) -> Effect:
+    still = [has_gradient(x) and one.step == one.decay == 0 for x, one in zip(leaves, effects, strict=True)]
+    frozen = _find_frozen(tx, params, state, curvature, still) if any(still) else still
+
+    def effect(x: object, one: Effect, other: Effect, is_frozen: bool) -> Effect:
         if not has_gradient(x):
             return _no_effect(x)
         if one != other:
@@ -54,9 +64,39 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
         if one.step is None or one.decay is None:
             return one._replace(note="is not finite" if one.step is None else "is not finite without a gradient")
         note = "along the gradient, not against it: masked out?" if one.step < 0 else ""
-        return one._replace(note="0 in the first step" if one.step == 0 else note)
+        return one._replace(note="frozen" if is_frozen else f"0 {when}" if one.step == 0 else note)
 
-    return list(map(effect, leaves, effects, others))
+    return list(map(effect, leaves, effects, others, frozen))
+
+
+def _find_frozen(
+    tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None, still: list[bool]
+) -> list[bool]:
+    """Return which of the leaves that do not move are frozen: their update depends on no gradient and no param of them.
+
+    Under `jax.vmap` over these gradients and params, such an update is not traced. That of a schedule which is 0 now
+    is: it is the product of 0 and a gradient.
+    """
+    treedef, frozen = jtu.tree_structure(params), still
+
+    def scaled(tree: Params, factor: Any) -> Any:
+        leaves = treedef.flatten_up_to(tree)
+        return treedef.unflatten(
+            x * factor.astype(x.dtype) if is_still else x for x, is_still in zip(leaves, still, strict=True)
+        )
+
+    def step(factor: Any) -> Any:
+        nonlocal frozen
+        grads = scaled(filled(params, 1.0, others=False), factor)
+        updates = flatten_updates(treedef, _take_round(tx, scaled(params, factor), grads, state, curvature))
+        frozen = [is_still and not is_traced(x) for x, is_still in zip(updates, still, strict=True)]
+        return factor
+
+    try:
+        untyped.vmap(step)(jnp.ones(1))
+    except Exception:  # an optimizer of the user's may look at values, and raise anything
+        return [False] * len(still)
+    return frozen
 
 
 def _no_effect(x: object) -> Effect:
@@ -71,7 +111,8 @@ def _if_same(first: float | None, second: float | None) -> float | None:
 
 def _measure(tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None) -> list[Effect]:
     treedef = jtu.tree_structure(params)
-    taken = (_take_round(tx, params, state, slope, curvature) for slope in (1.0, 0.0))
+    slopes = (filled(params, slope, others=False) for slope in (1.0, 0.0))
+    taken = (_take_round(tx, params, grads, state, curvature) for grads in slopes)
     moved, still = (flatten_updates(treedef, updates) for updates in taken)
     measured: list[Any] = jax.device_get([_sizes(*pair) for pair in zip(moved, still, strict=True)])
     return [Effect(*map(_if_finite, pair)) for pair in measured]
@@ -99,10 +140,9 @@ _sizes: Any = untyped.jit(_measure_sizes)
 
 
 def _take_round(
-    tx: GradientTransformation[Any], params: Params, state: OptState, slope: float, curvature: float | None
+    tx: GradientTransformation[Any], params: Params, grads: Updates, state: OptState, curvature: float | None
 ) -> Updates:
-    """Return the updates of one step for gradients of `slope`; with MultiSteps, the sum of the updates of a round."""
-    grads = filled(params, slope, others=False)
+    """Return the updates of one step; with MultiSteps, the sum of the updates of a round of equal gradients."""
     extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
     rounds, total = _rounds(state), None
     for _ in range(_MOST_MINI_STEPS):
