@@ -97,7 +97,7 @@ def test_a_warm_up_is_zero_in_the_first_step_and_a_later_state_shows_a_later_one
     state = tx.init(PARAMS)
     for i in range(3):
         rows = training.summary(tx, PARAMS, state).rows
-        assert {(row.step, row.note) for row in rows} == {(0.25 * i, "" if i else "0 in this step")}
+        assert {(row.step, row.note) for row in rows} == {(0.25 * i, "" if i else "0 in the first step")}
         assert {(row.step, row.note) for row in training.summary(tx, PARAMS, step=i).rows} == {
             (0.25 * i, "" if i else "0 at step 0")
         }

@@ -211,7 +211,7 @@ def summary(
         owned.setdefault(entry.param, []).append(array)
     is_later = state is not None and step is None
     has_copies = is_later and _copies_params(tx, params, entries)  # of params that are not ones
-    when = "in this step" if is_later else "in the first step" if step is None else f"at step {step:,}"
+    when = "in the first step" if step is None else f"at step {step:,}"
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
     present = [(i, path, x) for i, (path, x) in enumerate(leaves) if x is not None]
