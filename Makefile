@@ -70,7 +70,7 @@ stubs: .venv/installed ## write the names of Optax for type checkers, treekit/op
 api: .venv/installed ## write the public interface that the tests hold us to, tests/data/public_api.txt, from the sources
 	$(BIN)/python -m tests.public_api
 
-errors: .venv/installed ## write every error as a user reads it, tests/errors.md, from the tables in tests/errors
+errors: .venv/installed ## print every error as a user reads it, from the tables in tests/errors
 	$(BIN)/python -m tests.test_errors
 
 bench: .venv/installed ## treekit beside its peers, and benchmarks/results/benchmarks.md (QUICK=1 for a short look, printed only)

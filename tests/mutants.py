@@ -25,11 +25,8 @@ from coverage import CoverageData
 ROOT = Path(__file__).parent.parent
 PROCESSES = 2
 FIRST, THEN = 60, 150  # so many tests try a mistake, and if none notices it, so many others
-# In the end, two tests of whole pages, which make every error and read the sources.
-LAST = (
-    "tests/test_errors.py::test_the_page_has_the_errors_of_today",
-    "tests/test_public_api.py::test_the_public_interface_is_what_its_file_says",
-)
+# In the end, a test that reads the sources.
+LAST = ("tests/test_public_api.py::test_the_public_interface_is_what_its_file_says",)
 TIMEOUT = 600  # seconds
 PLACES = (
     "treekit/optax/_kernel/boundary.py",

@@ -115,6 +115,20 @@ def test_a_leaf_has_one_name(case: str) -> None:
                 mistake(tree, wrong, name)
 
 
+def test_below_a_key_that_is_empty_names_begin_with_a_dot() -> None:
+    """Not with its own parts alone, which may be those of another leaf."""
+    tree: Any = {"": {"": jnp.ones(1), "a": jnp.ones(2)}, "a": jnp.ones(3)}
+    names = [".", ".a", "a"]
+    for how in ("to_state_dict", "tree_summary", "tree_diff"):
+        assert LISTED[how](tree) == names, how
+    assert list(tk.tree_find(tree, jax.Array)) == list(tk.tree_find(tree, lambda t: jax.tree.leaves(t))) == names
+    for i, name in enumerate(names):
+        assert tk.path_mask(name).of_leaves(tree, None) == [i == j for j in range(3)]
+    got, report = tk.graft(jax.tree.map(jnp.zeros_like, tree), tk.to_state_dict(tree))
+    assert [row.path for row in report.kept] == names
+    assert_trees_same(got, tree)
+
+
 @pytest.mark.parametrize("init", [lambda tree: tree, tko.chain(tko.adam(0.1), training.params_ema(0.9)).init])
 def test_values_go_into_boxes_and_out_of_them_without_rename(init: Any) -> None:
     boxed, unboxed = init(BOXED), init(UNBOXED)

@@ -98,6 +98,13 @@ def check_field(hint: Any, n: object = 2) -> None:
     check_types(node(class_with(__annotations__={"n": Any, "field": hint}))(n, ONES))
 
 
+def create_with_a_later_init() -> None:
+    """IPython's %autoreload replaces it where it has been edited."""
+    late: Any = node(class_with(__annotations__={"weight": Any}))
+    late.__init__ = lambda self: setattr(self, "weight", 2)
+    late()
+
+
 def check_with_a_later_jaxtyping() -> None:
     storage.cache_clear()
     with mock.patch("jaxtyping._storage.get_shape_memo", lambda: "another memo"):
@@ -142,8 +149,16 @@ MISTAKES: dict[str, Mistake] = {
     "an attribute that is not a field": Mistake(
         lambda: Careless(lambda self: vars(self).update(weight=1, bias=ONES)), TypeError, "`bias: jax.Array`"
     ),
+    "an attribute in the slots of a base": Mistake(
+        lambda: node(class_with(WithSlots, __init__=lambda self: setattr(self, "x", 1)))(),
+        TypeError,
+        "slots__ of WithSlots",
+    ),
     "an attribute that register_node does not know": Mistake(lambda: jax.tree.leaves(MORE), TypeError, "Halved.extra"),
     "an attribute set": Mistake(lambda: setattr(LAYER, "weight", 2), FrozenInstanceError, "weight"),
+    "an attribute set by an __init__ that came later": Mistake(
+        create_with_a_later_init, FrozenInstanceError, "has no weight"
+    ),
     "an attribute deleted": Mistake(lambda: delattr(LAYER, "weight"), FrozenInstanceError, "weight"),
     "an instance initialized again": Mistake(lambda: Layer.__init__(LAYER, 1), FrozenInstanceError, "Layer"),
     "a method of its own that is stored": Mistake(
@@ -156,7 +171,10 @@ MISTAKES: dict[str, Mistake] = {
     "a static value that cannot be compared": Mistake(
         lambda: [Layer(1, RaisesInEq()), Layer(1, RaisesInEq())], TypeError, "ZeroDivisionError"
     ),
-    "replace of a dict": Mistake(lambda: replace({}, a=1), TypeError, "dict"),
+    "replace of a dict": Mistake(lambda: replace({}, a=1), TypeError, "{**tree, **items}"),
+    "replace of a module of Equinox": Mistake(
+        lambda: replace(eqx.nn.Linear(2, 2, key=jax.random.key(0)), weight=1), TypeError, "treekit.tree_at"
+    ),
     "replace of a misspelled field": Mistake(lambda: replace(LAYER, wieght=1), TypeError, "weight, name"),
     "classmethod below node_factory": Mistake(
         lambda: unchecked(node_factory)(classmethod(Layer)), TypeError, "@classmethod above @node_factory"

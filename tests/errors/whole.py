@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+import treekit as tk
 from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
 from treekit import training
@@ -20,6 +21,13 @@ INJECTED: Any = tko.inject_hyperparams(tko.adam)(0.1)
 WITHOUT_B1 = INJECTED.init(PARAMS)
 WITHOUT_B1.hyperparams["b1"] = None
 NNX = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+
+
+def is_more(params: Any) -> Any:
+    return jax.tree.map(lambda x: bool(x.mean() > 1), params)
+
+
+BY_VALUE = tko.masked(ADAM, is_more)
 
 # Each is given the state of the one before it, as in a program that was changed and resumes.
 OPTIMIZERS: dict[str, Any] = {
@@ -56,8 +64,17 @@ MISTAKES: dict[str, Mistake] = {
         for before, after in itertools.pairwise([*OPTIMIZERS, "adam"])
     },
     "a hyperparameter that became None": Mistake(partial(step, INJECTED, WITHOUT_B1), StateError, "hyperparams.b1"),
+    "a module of NNX in init": Mistake(lambda: ADAM.init(NNX), TypeError, "nnx.state(model, nnx.Param)"),
     "a module of NNX in update": Mistake(
         lambda: ADAM.update(NNX, ADAM.init(nnx.state(NNX, nnx.Param)), NNX), StateError, "nnx.state(model, nnx.Param)"
+    ),
+    "partition of treekit for that of treekit.optax": Mistake(
+        lambda: tk.partition({"a": ADAM}, {"w": "a"}), TypeError, "treekit.optax.partition"
+    ),
+    "a mask that looks at values": Mistake(
+        lambda: BY_VALUE.update({"w": 2 * jnp.ones(2)}, BY_VALUE.init({"w": jnp.ones(2)}), {"w": jnp.ones(2)}),
+        TypeError,
+        "shapes and dtypes",
     ),
     "partition of treekit.optax for that of treekit": Mistake(
         lambda: unchecked(tko.partition)(MODEL, eqx.is_array), TypeError, "treekit.partition"

@@ -72,6 +72,24 @@ def test_an_instance_shows_its_fields_alone_and_may_be_flattened_while_it_is_cre
     assert rebuilt(made).name == "a!"
 
 
+def test_a_node_may_have_slots_that_nothing_is_stored_in() -> None:
+    class Base:
+        __slots__ = ("__weakref__", "cache")
+
+        def __getattr__(self, name: str) -> Any:
+            return f"no {name}"
+
+    def keep(self: Any, cache: Any) -> None:
+        self.x = 1
+        if cache:
+            self.cache = cache
+
+    Slots: Any = node(type("Slots", (Base,), {"__annotations__": {"x": Any}, "__init__": keep}))
+    assert rebuilt(Slots(None)).x == 1 and Slots(None).cache == "no cache"
+    with pytest.raises(TypeError, match=r"Slots .*\bcache\b.*Base\b"):
+        Slots(2)
+
+
 def test_check_init_runs_for_each_class_once_all_is_frozen() -> None:
     ran = []
 

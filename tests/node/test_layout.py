@@ -1,8 +1,10 @@
 """Flattening, rebuilding and `replace`: any leaves can be put in, and none of the class's code runs."""
 
+import contextlib
 import gc
 import sys
 import threading
+import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -101,6 +103,50 @@ def test_changes_of_an_instance_count(way: Way) -> None:
         object.__setattr__(x, name, value)
     assert structure(x) != before
     assert parts(rebuilt(x)) == (2, 7, "m")
+
+
+def reload(old: type[Any], new: type[Any], *instances: Any) -> None:
+    """What IPython's %autoreload does after it has executed a module again: see its `update_class`."""
+    for name, value in vars(new).items():
+        before = vars(old).get(name)
+        if isinstance(before, types.FunctionType) and isinstance(value, types.FunctionType):
+            before.__code__, before.__defaults__ = value.__code__, value.__defaults__
+            vars(before).update(vars(value))
+        else:
+            with contextlib.suppress(AttributeError, TypeError):
+                setattr(old, name, value)
+    for each in instances:
+        object.__setattr__(each, "__class__", new)
+
+
+def doubled(x: Any, y: Any) -> Any:
+    return jax.tree.map(lambda a, b: a + b, x, y)
+
+
+# Python does not set the `__class__` of an object with slots.
+@pytest.mark.parametrize("way", [way for way in WAYS.values() if way.cls is not Slotted])
+def test_nodes_go_on_working_after_their_class_has_been_reloaded(way: Way) -> None:
+    old, new = way.local(), way.local()
+    x, y = old(1, 2, "n"), rebuilt(old(1, 2, "n"))
+    structure(x)
+    reload(old, new, x, y)
+    for each in (x, y, rebuilt(x), replace(x)):
+        assert type(each) is new and parts(doubled(each, new(1, 2, "n"))) == (2, 4, "n")
+        assert parts(doubled(new(1, 2, "n"), each)) == (2, 4, "n")
+        assert structure(each) == structure(new(1, 2, "n")) != structure(new(1, 2, "m"))
+
+
+def test_a_reloaded_class_may_have_other_fields_and_its_old_name_makes_new_nodes() -> None:
+    hints = {"__annotations__": dict.fromkeys(("w", "name"), Any), "name": field(static=True)}
+    more = {"__annotations__": dict.fromkeys(("w", "mode", "name", "b"), Any), "mode": field(static=True, default="m")}
+    old: Any = node(type("Model", (), hints))
+    x = old(1, "n")
+    new: Any = node(type("Model", (), {**more, "name": field(static=True, default="d"), "b": 5}))
+    reload(old, new, x)
+    y = old(1, name="n")
+    assert type(y) is type(rebuilt(x)) is new and structure(x) == structure(y) == structure(new(1, name="n"))
+    again = doubled(x, y)
+    assert (again.w, again.b, again.mode, again.name) == (2, 10, "m", "n")
 
 
 @every_way

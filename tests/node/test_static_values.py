@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 import gc
+import itertools
 import numbers
 import pickle
 import sys
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, UserString
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -46,6 +47,7 @@ class NodeConfig:
 # Hashable whatever its values are, as classes for configurations may be.
 HashableDict: Any = type("HashableDict", (dict,), {"__hash__": lambda self: hash(tuple(self))})
 HashableOrderedDict: Any = type("HashableOrderedDict", (OrderedDict,), {"__hash__": lambda self: hash(tuple(self))})
+HashableList: Any = type("HashableList", (list,), {"__hash__": lambda self: hash(tuple(self))})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,22 @@ class OwnEq:
 
     def __hash__(self) -> int:
         return hash(self.note)
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Options:
+    scale: Any
+
+
+@dataclasses.dataclass
+class OwnEqOptions:
+    scale: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OwnEqOptions) and self.scale == other.scale
+
+    def __hash__(self) -> int:
+        return 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +117,10 @@ DIFFERENT: list[tuple[Any, Any]] = [
     (HashableDict(a=[1]), HashableDict(a=[1.0])),
     (FrozenDict(a=1), HashableDict(a=1)),
     (FrozenDict(a=1), FrozenDict(a=True)),
-    (HashableOrderedDict(a=1, b=2), HashableOrderedDict(b=2, a=1)),
+    *((kind(a=1, b=2), kind(b=2, a=1)) for kind in (FrozenDict, HashableDict, HashableOrderedDict)),
+    (Options(1), Options(1.0)),
+    (HashableList([1]), HashableList([1.0])),
+    (UserString("a"), UserString("b")),
 ]
 if sys.version_info >= (3, 12):  # where a slice is hashable
     DIFFERENT.append((slice(1), slice(True)))
@@ -125,6 +146,39 @@ def test_treedefs_are_equal_for_equal_static_values_and_for_no_others(way: Way) 
                 assert structure(x) == again and not structure(x) != again and hash(structure(x)) == hash(again), a
 
 
+# A value, and how it is changed to what the second one is.
+CHANGED: list[tuple[Callable[[Any], Any], Callable[[Any], None]]] = [
+    (Options, lambda value: setattr(value, "scale", 2.0)),
+    (OwnEqOptions, lambda value: setattr(value, "scale", 2.0)),
+    (lambda scale: HashableDict(scale=scale), lambda value: value.update(scale=2.0)),
+    (lambda scale: HashableList([scale]), lambda value: value.__setitem__(0, 2.0)),
+]
+
+
+@every_way
+@pytest.mark.parametrize("make, change", CHANGED)
+def test_a_value_that_changes_is_compared_as_it_is_when_the_node_is_flattened(way: Way, make: Any, change: Any) -> None:
+    for wrap in WRAPS:
+        value = make(1.0)
+        x, y = way.cls(1, 2, wrap(value)), way.cls(1, 2, wrap(make(1.0)))
+        z = rebuilt(x)
+        assert structure(x) == structure(y) == structure(z)
+        change(value)
+        assert structure(x) == structure(z) == structure(way.cls(1, 2, wrap(make(2.0))))
+        assert structure(x) != structure(y) == structure(way.cls(1, 2, wrap(make(1.0))))
+
+
+@every_way
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
+def test_each_model_runs_its_own_program_after_a_static_value_has_changed(way: Way, order: tuple[int, ...]) -> None:
+    options = Options(1.0)
+    models = [way.cls(1.0, 2, options), way.cls(1.0, 2, Options(1.0))]
+    options.scale = 3.0
+    models.append(way.cls(1.0, 2, Options(1.0)))
+    scaled = jax.jit(lambda model: model.weight * model.name.scale)
+    assert [scaled(models[i]) for i in order] == [[6.0, 2.0, 2.0][i] for i in order]
+
+
 def test_a_sequence_that_is_compared_by_identity_is_not_read() -> None:
     Unit: Any = type("Unit", (Sequence,), {"__len__": None, "__getitem__": None})
     unit = Unit()
@@ -147,9 +201,13 @@ def test_a_static_value_is_hashable_and_holds_no_array() -> None:
 
 def test_a_value_that_cannot_be_compared_without_end_is_an_error_of_python() -> None:
     Endless: Any = type("Endless", (), {"__hash__": lambda self: hash(self)})
-    with pytest.raises(RecursionError) as caught:
-        Made(1, 2, Endless())
-    assert "Made (name)" in caught.value.__notes__[0]
+    # As the characters of a string are strings; those of Python's own are known.
+    body = {"__len__": lambda _: 1, "__getitem__": lambda self, i: [self][i], "__eq__": lambda *_: False}
+    Text: Any = type("Text", (Sequence,), {**body, "__hash__": lambda _: 0})
+    for value in (Endless(), Text()):
+        with pytest.raises(RecursionError) as caught:
+            Made(1, 2, value)
+        assert "Made (name)" in caught.value.__notes__[0]
 
 
 # Equal static parts share one object, which is freed with the last instance or treedef that has it.

@@ -259,6 +259,7 @@ FUTURE = """
 from __future__ import annotations
 import beartype, treekit as tk
 from jaxtyping import Array, Float, jaxtyped
+from treekit.typing import Typed
 from typing import ClassVar, Final
 
 

@@ -4,13 +4,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from treekit._base.describe import describe, describe_argument, describe_value, type_name
+from treekit._base.describe import describe, describe_value, type_name
 from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import P, jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
@@ -131,15 +131,15 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
                 "tree_unstack(tree): the arrays of tree must have first axes of the same length, the number of "
                 f"members; found at {leaf_path_text(tree, i)} {describe(leaves[i])}{other}"
             )
-    columns: list[Any] = [_members(x) if is_array(x) else itertools.repeat(x, *usual) for x in leaves]
+    columns: list[Any] = [members_of(x) if is_array(x) else itertools.repeat(x, *usual) for x in leaves]
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
 
 
-def _members(x: Any) -> Iterable[Any]:
-    """Return the entries of the first axis; JAX itself would copy an array on several devices to the host."""
+def members_of(x: Any) -> Any:
+    """Return the entries of the first axis, in a sequence; JAX would copy an array on several devices to the host."""
     sharding = None if is_traced(x) else getattr(x, "sharding", None)
     if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1:
-        return cast(Iterable[Any], x)
+        return x
     first, rest = sharding.spec[:1], sharding.spec[1:]
     if first != (None,):  # on explicit axes, JAX takes no entry out of a sharded axis
         # Not by device_put, which goes over the host as of JAX 0.12.
@@ -199,8 +199,7 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
     def unravel(flat: Any) -> T:
         if np.shape(flat) != (size,):
             raise ValueError(
-                f"unravel(flat): flat must be an array of shape ({size},) for this tree; found "
-                f"{describe_argument(flat)}"
+                f"unravel(flat): flat must be an array of shape ({size},) for this tree; found {describe_value(flat)}"
             )
         parts, start = list(likes), 0
         for i in places:

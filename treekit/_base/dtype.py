@@ -90,10 +90,18 @@ def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
 
 
 def copied(x: Any) -> Any:
-    """Return a copy of an array, which its owner may donate, or change if it is one of NumPy; else `x` itself."""
+    """Return a copy of an array, also of one of NumPy; anything else, such as a tracer, unchanged."""
     if isinstance(x, OF_NUMPY):
         return x.copy()
     return jnp.copy(x) if is_concrete(x) else x
+
+
+def owned(x: Any) -> Any:
+    """Return an array of NumPy as one of JAX in memory of its own, which its user may change; anything else unchanged.
+
+    On CPUs, `jnp.asarray` shares the memory.
+    """
+    return jnp.array(x) if isinstance(x, OF_NUMPY) else x
 
 
 def is_concrete(x: object) -> TypeGuard[jax.Array]:

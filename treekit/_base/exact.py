@@ -1,10 +1,21 @@
 """When are two values the same? A key that is equal for equal values of the same type, and for no others."""
 
+import collections
 import contextlib
 import dataclasses
 import numbers
 import types
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import (
+    Callable,
+    Hashable,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+    Sequence,
+    Set,
+)
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,19 +25,23 @@ PLAIN = frozenset(
     {str, int, bool, float, complex, bytes, types.NoneType, types.FunctionType, types.BuiltinFunctionType}
 )
 _SLICES: Any = (range, slice)
-_TEXTS: Any = (str, bytes, bytearray, memoryview)  # sequences whose items are strings or ints
+_TEXTS: Any = (str, collections.UserString, bytes, bytearray, memoryview)  # sequences of strings or ints
 # Types whose instances are equal if their parts are.
 _BY_PARTS: Any = (tuple, frozenset, list, set, dict, Mapping, *_SLICES)
+_MUTABLE: Any = (MutableMapping, MutableSequence, MutableSet)
 _EQ_BY_PARTS = frozenset(cls.__eq__ for cls in _BY_PARTS)
 
 
 def exact_key(value: Any) -> Hashable:
     """Return a key that is equal for equal values of the same type, and for no others.
 
-    In Python 1 == 1.0 == True, 0.0 == -0.0 and nan != nan, also inside containers, and a frozen mapping may equal a
-    dict. Here a number is compared by its type, value and `repr`. A sequence, set, mapping, dataclass, range or slice
-    is compared by its type and part by part, and by its `__eq__` too if its class defines one. Anything else is
-    compared by its type and its `__eq__`, which by default is identity.
+    In Python 1 == 1.0 == True, 0.0 == -0.0 and nan != nan, also inside containers; a frozen mapping may equal a dict,
+    and does not depend on the order of its items. Here a number is compared by its type, value and `repr`. A sequence,
+    set, mapping, dataclass, range or slice is compared by its type and part by part, in order unless it is a set, and
+    by its `__eq__` too if its class defines one. Anything else is compared by its type and its `__eq__`, which by
+    default is identity.
+
+    A value that `can_change` has another key afterwards.
     """
     kind = _type(value)
     if kind is float or kind is complex:
@@ -39,12 +54,11 @@ def exact_key(value: Any) -> Hashable:
         return kind, value.dtype, value.tobytes()
     if isinstance(value, numbers.Number):
         return kind, *_number_key(value)
-    eq: Any = kind.__eq__
-    parts = None if eq is object.__eq__ else _parts_of(value)
+    parts = _parts_of(value)
     if parts is None:
         return kind, value
     # If the class defines its own `__hash__`, parts need not be hashable. Then its `__eq__` is trusted too.
-    if eq in _EQ_BY_PARTS or _has_generated_eq(kind):
+    if kind.__eq__ in _EQ_BY_PARTS or _has_generated_eq(kind):
         with contextlib.suppress(TypeError):
             key = kind, parts.collect(map(exact_key, parts.items))
             hash(key)
@@ -67,10 +81,13 @@ class _Parts(NamedTuple):
 
 
 def _parts_of(value: Any) -> _Parts | None:
+    eq: Any = _type(value).__eq__
+    if eq is object.__eq__:
+        return None
     if isinstance(value, _SLICES):
         return _Parts((value.start, value.stop, value.step))
     if isinstance(value, Mapping):
-        return _Parts([*value.items()], frozenset)
+        return _Parts([*value.items()])
     if isinstance(value, Set):
         return _Parts([*value], frozenset)
     if dataclasses.is_dataclass(_type(value)):
@@ -100,6 +117,21 @@ def is_plain_value(value: Any) -> bool:
     """Whether a value is indistinguishable from every other value with an equal key, so that they can be shared."""
     kind = _type(value)
     return kind in PLAIN or (kind in (tuple, frozenset) and all(map(is_plain_value, value)))
+
+
+def can_change(value: Any) -> bool:
+    """Whether a hashable value has parts that may change: those of a dict, list or set, or of a dataclass not frozen.
+
+    Unhashable parts do not count, since such a value has a `__hash__` of its own, which is trusted.
+    """
+    kind: Any = _type(value)
+    parts = None if kind in PLAIN or kind.__hash__ is None else _parts_of(value)
+    return parts is not None and (_is_mutable(kind) or any(map(can_change, parts.items)))
+
+
+def _is_mutable(cls: type[Any]) -> bool:
+    options: Any = getattr(cls, "__dataclass_params__", None)
+    return issubclass(cls, _MUTABLE) or (options is not None and not options.frozen)
 
 
 def _type(x: object) -> type[Any]:

@@ -46,14 +46,25 @@ def _moved(name: str, before: str, now: Any) -> Any:
     return getattr(now if hasattr(now, name) else import_module(before), name)
 
 
-enable_x64: Any = _moved("enable_x64", "jax.experimental", jax)
 reshard: Any = _moved("reshard", "jax.experimental.shard", jax.sharding)
 
 
 def is_ref(x: object) -> TypeGuard[Any]:  # the items of a `jax.Ref` have no types
     """Whether `x` is a reference to an array: a `jax.Ref`, or a variable of Flax that is a leaf."""
+    return isinstance(x, _Ref) or is_hijax_variable(x)
+
+
+def ref_like(x: Any, value: Any = None) -> Any:
+    """Return a new reference of the kind of `x`, to an array, or to the value of `x`."""
+    if is_hijax_variable(x):
+        return x.copy() if value is None else x.copy(value)
+    return new_ref(jnp.asarray(x[...] if value is None else value))
+
+
+def is_hijax_variable(x: object) -> bool:
+    """Whether `x` is a variable of Flax that is a leaf."""
     cls: Any = type(x)
-    return isinstance(x, _Ref) or _is_hijax_variable(cls)
+    return _is_hijax_variable(cls)
 
 
 @functools.lru_cache(1_000)  # asked of each leaf; classes that are not used any more are forgotten
@@ -64,3 +75,18 @@ def _is_hijax_variable(cls: Any) -> bool:  # the core does not import Flax
 def memory_space(x: Any) -> Any:
     """Return the memory space of an array, also of a traced one: that of the device, or of its host."""
     return getattr(untyped.typeof(x), "memory_space", None)
+
+
+def varying_axes(x: Any) -> frozenset[str]:
+    """Return the axes of a mesh along which an array differs between devices, as `shard_map` knows it."""
+    kind = x if isinstance(x, jax.ShapeDtypeStruct) else untyped.typeof(x)
+    axes: Any = getattr(getattr(kind, "manual_axis_type", None), "varying", None) or getattr(kind, "vma", None)
+    return frozenset(axes or ())
+
+
+def varying_over(x: Any, axes: Iterable[str]) -> Any:
+    """Return an array that counts as different between devices along these axes too."""
+    missing = tuple(sorted({*axes} - varying_axes(x)))
+    if not missing:
+        return x
+    return lax.pcast(x, missing, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, missing)

@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, overload
 
 import jax
@@ -81,9 +81,22 @@ def is_inexact_parameter(x: object) -> bool:
     return is_parameter(x) and issubdtype(dtype_of(resolve_array(x)), jnp.inexact)
 
 
-def has_gradient(x: object) -> bool:
-    """Whether JAX differentiates with respect to `x`: a floating-point or complex array, also one of NumPy in bf16."""
-    return is_array(x) and issubdtype(dtype_of(x), jnp.inexact)
+def can_be_trained(x: object) -> bool:
+    """Whether an optimizer can train a leaf: a floating-point or complex array of JAX or NumPy, also one in bf16.
+
+    A `jax.Ref` counts as its array, and so does what has only the shape and the dtype of one.
+    """
+    return issubdtype(x.dtype if is_ref(x) else dtype_of(x) if has_dtype(x) else None, jnp.inexact)
+
+
+def floats_as_arrays(leaves: Sequence[Any]) -> list[Any]:
+    """Return the leaves of params, with Python floats as arrays if no array among them can be trained.
+
+    Programs of ten lines begin with `{"w": 0.0}`.
+    """
+    if any(map(can_be_trained, leaves)):
+        return list(leaves)
+    return [as_array(x) if isinstance(x, (float, complex)) else x for x in leaves]
 
 
 def is_numeric_array(x: object) -> bool:

@@ -11,7 +11,7 @@ from treekit._base.describe import KEYS, count, describe
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jtu
 from treekit._base.key_path import key_name, leaf_path_text
-from treekit._base.predicates import has_gradient, is_inexact_array
+from treekit._base.predicates import can_be_trained, is_inexact_array
 from treekit._base.types import IsLeaf, PyTree
 
 # Faster than a Python function, and called for every node.
@@ -32,6 +32,29 @@ def children_of(x: object) -> dict[Any, Any]:
     return by_key
 
 
+def in_mappings_of(like: PyTree, tree: PyTree, kinds: tuple[type[Any], ...] = (Mapping,)) -> Any:
+    """Return a tree in the mappings that another one has in its place, of whatever class, if their keys are the same.
+
+    Args:
+        like: the other tree.
+        tree: a tree of that structure, or a prefix of it. Where it differs otherwise, it stays as it is.
+        kinds: the classes of nodes that become such mappings. Index i of a list or a tuple is the key i.
+    """
+    if tree is like or jtu.all_leaves([tree]) or jtu.all_leaves([like]):
+        return tree
+    wanted, children = children_of(like), children_of(tree)
+    is_like = type(tree) is type(like)
+    if not is_like and not (is_mapping(like) and isinstance(tree, kinds)):
+        return tree
+    by_name = {key_name(key): child for key, child in children.items()}
+    if len(wanted) != len(children) or not {*map(key_name, wanted)} <= by_name.keys():
+        return tree
+    parts = [in_mappings_of(child, by_name[key_name(key)], kinds) for key, child in wanted.items()]
+    if is_like and children.keys() == wanted.keys() and all(map(operator.is_, parts, children.values())):
+        return tree
+    return jtu.tree_structure(like, is_leaf=lambda x: x is not like).unflatten(parts)
+
+
 def as_none(_: object) -> None:
     """Return None for a leaf."""
 
@@ -39,7 +62,7 @@ def as_none(_: object) -> None:
 def check_no_foreign_floats(tree: PyTree, name: str) -> None:
     """Raise a TypeError for a NumPy array of bf16 or float8, which `is_inexact_array` does not select."""
     for i, x in enumerate(jtu.tree_leaves(tree)):
-        if has_gradient(x) and not is_inexact_array(x):
+        if can_be_trained(x) and not is_inexact_array(x):
             raise TypeError(
                 f"{name} would leave out the array at {leaf_path_text(tree, i)}, {describe(x)}: to NumPy, its dtype is "
                 "not a floating-point one, so treekit.is_inexact_array and Equinox's do not select it. Make it an "

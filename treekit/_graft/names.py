@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp
 from treekit._base.patterns import wildcard_spans
@@ -20,6 +21,7 @@ from treekit._base.predicates import is_traced
 from treekit._graft.leaves import Leaf, Slot, StateNode
 
 Targets = str | Sequence[str] | None
+_DIGITS = 18  # of an index; Python converts no more than some thousands
 # In a path with a dot at its end, as in `wildcard_spans`. The group is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
 
@@ -102,7 +104,7 @@ class Source:
         for leaf in self.leaves:
             if isinstance(leaf.value, jax.ShapeDtypeStruct):
                 raise TypeError(f"at {leaf.name}: the old tree has a shape and dtype, but no value")
-            arrays.append(convert(leaf.value if self.entry is None else leaf.value[self.entry]))
+            arrays.append(convert(leaf.value if self.entry is None else leaf.members[self.entry]))
         if not self.is_stack:
             return arrays[0]
         if len({(np.shape(x), dtype_of(x)) for x in arrays}) > 1:
@@ -160,11 +162,11 @@ def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> tuple[int, li
     groups = [f"{leaf.name}."[start:end] for start, end in spans]
     path, index = leaf.name, 0
     if lost:
-        integers = [i for i in lost if groups[i].isdecimal()]
+        integers = [i for i in lost if groups[i].isdecimal() and len(groups[i]) <= _DIGITS]
         if len(integers) != 1:
             raise ValueError(
                 f"rename: {target!r} lacks a '*' of {pattern!r}, so what it matches is stacked in the order of "
-                f"integers; at {leaf.name} it matches {' or '.join(repr(groups[i]) for i in lost)}. Put a "
+                f"integers; at {leaf.name} it matches {' or '.join(describe_value(groups[i]) for i in lost)}. Put a "
                 "pattern for that leaf before this one, or write '**' for the other '*'"
             )
         start, end = spans[integers[0]]
@@ -197,11 +199,10 @@ def _slot(leaf: Leaf, rule: Rule, spans: Sequence[tuple[int, int]], name: str, t
     state, by_name = leaf.state, Slot(below=name)
     if not leaf.slot.kind:
         return by_name
-    start = f"{state.name}." if state.name else ""
-    if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(start):
+    if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(state.start):
         return state.slot(name)
     # What is below the outermost state keeps its names: `rename` is about the keys above it.
-    depth = len(state.outer) + 1 if state.outer else 0
+    depth = len(state.outer)
     ends_alike = rule.pattern.endswith("**") and rule.target.endswith("**")
     begin = spans[-1][0] if ends_alike else len(leaf.name)
     if begin > depth or (begin == depth and there and there[1:] == leaf.slot[1:]):

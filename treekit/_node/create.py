@@ -4,9 +4,8 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import wadler_lindig
@@ -14,11 +13,11 @@ import wadler_lindig
 from treekit._base.describe import describe_function
 from treekit._base.jax import jtu
 from treekit._base.layouts import layout_of
-from treekit._node.layout import Creation, Layout, deepcopy_node, undeclared
+from treekit._node.copy_arguments import copy_arguments
+from treekit._node.layout import Creation, Layout, undeclared
+from treekit._node.pickling import PICKLING, copies_in_its_own_way
 from treekit._node.static import FUNCTIONS, STATIC, captured_objects, holds_array, reachable
 from treekit._types.fields import check_created
-
-T = TypeVar("T")
 
 _pretty: Any = wadler_lindig  # its keyword arguments have no types
 # The ids of the instances whose __init__ is running. Only these can be assigned to, in this thread and in others.
@@ -33,11 +32,7 @@ def node_methods(cls: type[Any]) -> dict[str, Any]:
         "__delattr__": _delete_attribute,
         "__repr__": _represent,
     }
-    # A class with its own way of pickling keeps it.
-    for name in ("__getstate__", "__reduce_ex__", *_PICKLING):
-        if getattr(cls, name, None) not in (getattr(object, name, None), _PICKLING.get(name)):
-            return methods
-    return methods | _PICKLING
+    return methods if copies_in_its_own_way(cls) else methods | PICKLING
 
 
 _INIT_SOURCE = """
@@ -77,9 +72,15 @@ def _create(
     if id(self) in _building:  # called by a subclass through super(), which does the rest
         init(self, *args, **kwargs)
         return
-    layout = layout_of(cls)
+    layout: Layout | None = layout_of(cls)
     if type(self) is not cls or layout is None or layout.creation is None or vars(self):
         raise _frozen(self, "initialized again")
+    if layout.cls is not cls:
+        # IPython's %autoreload has executed the class again, put the attributes of the new one into this one, and made
+        # its instances those of the new one; a name that still refers to this one shall create such instances too.
+        object.__setattr__(self, "__class__", layout.cls)
+        layout.cls.__init__(self, *args, **kwargs)
+        return
     copied_args, copied_kwargs = copy_arguments(args, kwargs, layout.creation.uncopied)
     copied_kwargs.pop(STATIC, None)  # present in cls(**vars(other))
     _building.add(id(self))
@@ -108,7 +109,7 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
             except Exception as error:
                 error.add_note(f"This happened in the converter of {layout.cls.__qualname__}.{name}")
                 raise
-    _check_attributes(layout.cls, layout.names, attributes)
+    _check_attributes(self, layout)
     for name, value in attributes.items():
         if type(value) in _MAY_CARRY:
             _check_captured(self, name, value)
@@ -143,8 +144,9 @@ def _check_captured(self: object, name: str, value: object) -> None:
             )
 
 
-def _check_attributes(cls: type[Any], names: tuple[str, ...], attributes: Mapping[str, Any]) -> None:
+def _check_attributes(self: object, layout: Layout) -> None:
     """Raise a TypeError unless the attributes of an instance are exactly the fields."""
+    cls, names, attributes = layout.cls, layout.names, vars(self)
     if missing := [name for name in names if name not in attributes]:
         raise TypeError(f"creating {cls.__qualname__} left {', '.join(missing)} unset. Set every field (None will do)")
     for name in undeclared(cls, names, attributes) if len(attributes) > len(names) else ():
@@ -155,12 +157,35 @@ def _check_attributes(cls: type[Any], names: tuple[str, ...], attributes: Mappin
             f"instance. Declare it in the class body: `{name}: {kind}`, with field(static=True) if it is part of the "
             "structure"
         )
+    for name in layout.slots:
+        if _is_set(self, name):
+            base = next(base for base in cls.__mro__ if name in vars(base))
+            raise TypeError(
+                f"creating {cls.__qualname__} set {name}, which is in the __slots__ of {base.__qualname__} and not a "
+                "field, so it would be lost when JAX rebuilds the instance. Take it out of the __slots__ and declare "
+                f"it in the class body of {cls.__qualname__}; or use register_node, whose classes may have slots"
+            )
+
+
+def _is_set(self: object, slot: str) -> bool:
+    try:
+        object.__getattribute__(self, slot)  # not a `__getattr__` of the class
+    except AttributeError:
+        return False
+    return True
 
 
 def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceError:
     cls = type(self)
-    if layout_of(cls) is None:
+    layout: Layout | None = layout_of(cls)
+    if layout is None:
         return TypeError(f"{cls.__qualname__} extends a node but is not a node itself: decorate it with @node too")
+    if missing := [name for name in layout.names if name not in vars(self)]:
+        return dataclasses.FrozenInstanceError(
+            f"a {cls.__qualname__} cannot be {done}. This one has no {missing[0]}, so the __init__ that @node prepared "
+            "did not create it. If that was replaced, as by IPython's %autoreload when you edit it, define the class "
+            "again: reload its module, or restart"
+        )
     return dataclasses.FrozenInstanceError(
         f"{cls.__qualname__} is finished once it is created, and cannot be {done}; make another one with "
         "treekit.replace or treekit.tree_at"
@@ -190,103 +215,3 @@ def _represent_leaf(x: object) -> wadler_lindig.AbstractDoc | None:
         return wadler_lindig.array_summary(x.shape, str(x.dtype), None)
     name = describe_function(x)
     return wadler_lindig.TextDoc(name) if name else None
-
-
-def _blank(cls: type[T]) -> T:
-    return object.__new__(cls)
-
-
-def _fields_of(self: object) -> dict[str, Any]:
-    """Return the attributes that are fields, without values that were cached on the instance."""
-    layout = layout_of(type(self))
-    names = layout.names if layout else ()
-    return {name: value for name, value in vars(self).items() if name in names}
-
-
-def _reduce(self: object) -> tuple[Any, ...]:
-    return _blank, (type(self),), _fields_of(self)
-
-
-def _set_state(self: object, state: Mapping[str, Any]) -> None:
-    vars(self).update(state)
-
-
-# Since __setstate__ and __deepcopy__ are defined, a user's __getattr__ is never called for them.
-_PICKLING = {"__reduce__": _reduce, "__setstate__": _set_state, "__deepcopy__": deepcopy_node}
-
-
-# Exact types: a subclass may have more than its items, so it is passed on uncopied.
-_MAPPINGS: frozenset[type[Any]] = frozenset({dict, OrderedDict, defaultdict})
-_MUTABLE: frozenset[type[Any]] = _MAPPINGS | {list, deque, set}
-_TUPLE: Any = tuple  # typed Any, so that checkers do not infer a tuple of unknown types
-
-
-def copy_arguments(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], keep: frozenset[int | str] = frozenset()
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments with containers copied, except those whose position or name is in `keep`."""
-    memo: dict[int, Any] = {}  # one for all arguments, so that objects that they share stay shared
-    return (
-        [x if i in keep else copy_containers(x, memo) for i, x in enumerate(args)],
-        {k: x if k in keep else copy_containers(x, memo) for k, x in kwargs.items()},
-    )
-
-
-def copy_containers(x: object, memo: dict[int, Any]) -> Any:
-    """Copy the containers in `x`, preserving types, sharing and cycles; everything else is not copied.
-
-    This is a loop, since containers may be nested more deeply than Python's recursion limit.
-
-    Args:
-        x: any object.
-        memo: the copies made so far, by the id of the original.
-    """
-    if not _is_container(x):
-        return x
-    pending: list[Any] = [x]
-    unfinished: set[int] = set()  # the ids of containers with items that are not copied yet
-    while pending:
-        container = pending.pop()
-        place = id(container)
-        if place in memo and place not in unfinished:
-            continue
-        inner = _containers_in(container)
-        missing = [item for item in inner if id(item) not in memo]
-        if type(container) in _MUTABLE and place not in memo:
-            memo[place] = container.copy()  # before its items are copied, since it may contain itself
-        if missing:
-            unfinished.add(place)
-            pending += [container, *missing]  # it comes up again after its items have been copied
-            continue
-        unfinished.discard(place)
-        if type(container) not in _MUTABLE:
-            memo[place] = _copy_tuple(container, memo)
-        elif inner:
-            _replace_items(memo[place], memo)
-    return memo[id(x)]
-
-
-def _is_container(x: object) -> bool:
-    return type(x) in _MUTABLE or isinstance(x, _TUPLE)
-
-
-def _containers_in(container: Any) -> list[Any]:
-    """Return the containers among the items of a container. Those of a set are hashable, so not mutable."""
-    items = container.values() if type(container) in _MAPPINGS else container if type(container) is not set else ()
-    # `_is_container` inlined, since this runs for each leaf.
-    return [x for x in items if type(x) in _MUTABLE or isinstance(x, _TUPLE)]
-
-
-def _replace_items(new: Any, memo: dict[int, Any]) -> None:
-    for key, item in [*(new.items() if type(new) in _MAPPINGS else enumerate(new))]:
-        if id(item) in memo:
-            new[key] = memo[id(item)]
-
-
-def _copy_tuple(x: Any, memo: dict[int, Any]) -> Any:
-    if type(x) is not _TUPLE and (not hasattr(x, "_make") or hasattr(x, "__dict__")):  # named tuples only
-        return x
-    items = [memo.get(id(item), item) for item in x]
-    if all(a is b for a, b in zip(items, x, strict=True)):
-        return x
-    return x._make(items) if hasattr(x, "_make") else tuple(items)

@@ -70,8 +70,8 @@ def field(
             Equinox), and `pytree_node=False`, as in Flax, makes the field static.
         static: the value is part of the structure, not a leaf. It must be hashable and contain no arrays, and `jit`
             compiles again for each value. Numbers, containers, mappings, dataclasses, ranges and slices are compared
-            by exact type and part by part, and numbers by their `repr` too: 1 and 1.0 differ, also inside a tuple.
-            Other values are compared by type and `==`.
+            by exact type and part by part, mappings in order, and numbers by their `repr` too: 1 and 1.0 differ, also
+            inside a tuple. Other values are compared by type and `==`, and must not change.
         converter: called once with the value of the field, or its default, after `__init__`.
         copy: False passes a container for this field to `__init__` uncopied.
         trainable: False declares a buffer, such as running statistics: every optimizer of `treekit.optax` leaves its

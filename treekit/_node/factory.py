@@ -10,7 +10,7 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, PyTree
-from treekit._node.create import copy_arguments
+from treekit._node.copy_arguments import copy_arguments
 
 T = TypeVar("T")
 P = ParamSpec("P")

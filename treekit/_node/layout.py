@@ -1,7 +1,6 @@
 """Flatten and rebuild the instances of every class that treekit registers."""
 
 import contextlib
-import copy
 import dataclasses
 import inspect
 import keyword
@@ -10,16 +9,16 @@ import threading
 import types
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import jax
 
 from treekit._base.jax import jtu
 from treekit._base.layouts import LAYOUT, layout_of
+from treekit._node.pickling import attributes_of, copies_in_its_own_way, deepcopy_node
 from treekit._node.static import STATIC, Interned, StaticFields
 
 COPY = "treekit.copy"  # the key in a field's metadata
-_DEEPCOPY = "__deepcopy__"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +65,7 @@ class Layout:
         names: the names of its fields, in order.
         meta: the static fields.
         data: the other fields, which are children.
+        slots: the `__slots__` of the class and its bases.
         creation: how instances of a class made by `@node` are created; None for `register_node`.
         remembers: whether instances cache their static part, which only frozen ones can.
         intern: from the values of the static fields to their `StaticFields`.
@@ -79,6 +79,7 @@ class Layout:
         self.names = tuple(names)
         self.meta = tuple(name for name in names if name in meta)
         self.data = tuple(name for name in names if name not in meta)
+        self.slots = frozenset(name for base in cls.__mro__ for name in vars(base) if _is_slot(cls, name))
         self.creation = creation
         self.remembers = creation is not None and creation.remembers and bool(meta)
         self.intern = Interned(cls, self.names, self.meta, remembers=self.remembers).get
@@ -110,7 +111,7 @@ class Layout:
 
     def check_attributes_are_fields(self, x: object) -> None:
         """Raise a TypeError if an instance has an attribute that rebuilding it would lose."""
-        for name in undeclared(self.cls, self.names, _attributes(x)):
+        for name in undeclared(self.cls, self.names, attributes_of(x)):
             raise TypeError(
                 f"{self.cls.__qualname__}.{name} is neither in data_fields nor in meta_fields of register_node, so it "
                 "would be lost when JAX rebuilds the instance. Name it in one of them"
@@ -128,36 +129,15 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         if known:
             return known
         layout = Layout(cls, names, meta, creation)
-        if creation is None and not _copies_in_its_own_way(cls):
-            setattr(cls, _DEEPCOPY, deepcopy_node)
+        if creation is None and not copies_in_its_own_way(cls):
+            cls.__deepcopy__ = deepcopy_node
         setattr(cls, LAYOUT, layout)
-        # Instances cache their static part; in the class, one whose values are not identical to those of any instance.
-        setattr(cls, STATIC, SimpleNamespace(values=(object(),) * len(layout.meta)))
+        setattr(cls, STATIC, SimpleNamespace(owner=None, values=()))  # of instances that have cached none yet
         try:
             jtu.register_pytree_with_keys(cls, layout.flatten_with_keys, layout.rebuild, layout.flatten)
         except ValueError as error:
             raise already_a_node(cls, "JAX") from error
         return layout
-
-
-def _copies_in_its_own_way(cls: type[Any]) -> bool:
-    """Whether a class defines how its instances are copied or pickled."""
-    names = (_DEEPCOPY, "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__")
-    return any(getattr(cls, name, None) is not getattr(object, name, None) for name in names)
-
-
-def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
-    """Copy a node as its `__deepcopy__`: static values are shared, since a copy, as of a callable, may not be equal.
-
-    Values cached on a frozen instance are not copied; a mutable instance keeps all of its attributes.
-    """
-    layout = layout_of(type(self))
-    shared = layout.meta if layout else ()
-    memo[id(self)] = new = object.__new__(type(self))
-    for name, value in _attributes(self).items():
-        if layout is None or layout.creation is None or name in layout.names:
-            object.__setattr__(new, name, value if name in shared else copy.deepcopy(value, memo))
-    return new
 
 
 def undeclared(cls: type[Any], names: Collection[str], attributes: Iterable[str]) -> list[str]:
@@ -171,13 +151,6 @@ def undeclared(cls: type[Any], names: Collection[str], attributes: Iterable[str]
         return name == "__orig_class__" or hasattr(type(attribute), "__set_name__")
 
     return [name for name in attributes if name not in names and not is_stored_by_python(name)]
-
-
-def _attributes(x: object) -> dict[str, Any]:
-    """Return the attributes of an instance, from its `__dict__` and its `__slots__`."""
-    state = object.__getstate__(x)
-    in_dict, in_slots = cast(tuple[Any, Any], state if isinstance(state, tuple) else (state, None))
-    return {**(in_dict or {}), **(in_slots or {})}
 
 
 registering = threading.RLock()
@@ -266,11 +239,12 @@ def flatten(self):
         raise
 """
 
-# The cached static part is used unless the instance was changed through `object.__setattr__`.
+# The cached static part is not used if a value can change, if the instance was changed through `object.__setattr__`, or
+# if IPython's %autoreload has set its `__class__`.
 _READ_REMEMBERED = """
 static = self.{STATIC}
 values = static.values
-if {changed}:
+if static.owner is not cls or {changed}:
     static = freeze_attributes(self)
 """
 
@@ -288,19 +262,24 @@ def rebuild(static, children):
 def generate_flatten(layout: Layout) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Generate `flatten`, from an instance to (children, static), and `flatten_with_keys`."""
     scope: dict[str, Any] = {
+        "cls": layout.cls,
         "keys": tuple(jax.tree_util.GetAttrKey(name) for name in layout.data),
         "check_fields_are_set": layout.check_fields_are_set,
         "read_static": layout.read_static,
         "freeze_attributes": layout.freeze_attributes,
         "check_attributes_are_fields": layout.check_attributes_are_fields,
-        "attributes_of": _attributes,
+        "attributes_of": attributes_of,
         "names": frozenset(layout.names),
     }
     check = ""  # of instances that `node` creates, the attributes are checked then
     if layout.creation is None:
-        slots = {name for base in layout.cls.__mro__ for name in vars(base) if _is_slot(layout.cls, name)}
-        others = slots.difference(layout.names)
-        stored = "attributes_of(self)" if others else "self.__dict__" if layout.cls.__dictoffset__ else "()"
+        stored = (
+            "attributes_of(self)"
+            if layout.slots.difference(layout.names)
+            else "self.__dict__"
+            if layout.cls.__dictoffset__
+            else "()"
+        )
         check = f"if not names.issuperset({stored}): check_attributes_are_fields(self)"
     if layout.remembers:
         changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(layout.meta))

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from treekit._base.exact import PLAIN, exact_key, is_plain_value
+from treekit._base.exact import PLAIN, can_change, exact_key, is_plain_value
 from treekit._base.jax import untyped
 from treekit._base.layouts import LAYOUT
 from treekit._base.types import PyTree
@@ -88,11 +88,12 @@ class StaticFields(frozenset[object]):
     the process.
     """
 
-    __slots__ = ("_alive", "cls", "meta", "template", "values")
+    __slots__ = ("_alive", "cls", "meta", "owner", "template", "values")
 
     cls: type[Any]
     meta: tuple[str, ...]
     values: tuple[Any, ...]
+    owner: type[Any] | None  # the class, whose instances need not read their values again; None if a value can change
     template: dict[str, Any]  # the __dict__ of such an instance without its children; copying it is fastest
     _alive: tuple[Any, ...]  # never read: while this exists, the first one and its key do, so that equal values find it
 
@@ -104,12 +105,15 @@ class StaticFields(frozenset[object]):
         blank: dict[str, Any],
         key: "Key",
         first: "StaticFields | None",
+        *,
+        lasting: bool,
     ) -> "StaticFields":
         marker = (object(),) if first is None else first
         self = super().__new__(cls, marker)
         self.cls = node_class
         self.meta = meta
         self.values = values
+        self.owner = node_class if lasting else None
         self.template = blank | dict(zip(meta, values, strict=True))
         self._alive = (key, first)
         return self
@@ -167,6 +171,8 @@ class Interned:
     def get(self, values: tuple[Any, ...]) -> StaticFields:
         """Return the `StaticFields` of these values: the same one each time if equal values are indistinguishable.
 
+        Those of a value that can change are looked up by what it is now.
+
         Raises:
             TypeError: a value is not hashable or contains an array; the message names the class and the field.
         """
@@ -176,11 +182,13 @@ class Interned:
             return static
         with self._lock:
             key, first = self._find(values)
-            if first is not None and all(map(is_plain_value, values)):
+            if first is not None and (ids == tuple(map(id, first.values)) or all(map(is_plain_value, values))):
                 return first
             self._check(values)
-            static = StaticFields(self._cls, self._meta, values, self._blank, key, first)
-            self._same[ids] = static
+            lasting = not any(map(can_change, values))
+            static = StaticFields(self._cls, self._meta, values, self._blank, key, first, lasting=lasting)
+            if lasting:
+                self._same[ids] = static
             if first is None:
                 # The key of one that is being freed may still be there, and would take this entry with it.
                 self._first.pop(key, None)

@@ -13,9 +13,9 @@ from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import is_none
-from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
-from treekit._compare.prefix import flatten_up_to_each, prefix_mismatch
+from treekit._base.tree import is_mapping, is_none
+from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef, TransformationLike
+from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
 
 T = TypeVar("T")
 
@@ -111,12 +111,18 @@ def partition(
 
     Raises:
         ValueError: as in `filter`.
+        TypeError: `tree` is a dict of transformations, which `treekit.optax.partition` takes.
 
     Source: the contract of `equinox.partition`.
 
     >>> partition([1, 2.5], lambda x: isinstance(x, int))
     ([1, None], [None, 2.5])
     """
+    if is_mapping(tree) and tree and all(isinstance(x, TransformationLike) for x in tree.values()):
+        raise TypeError(
+            "treekit.partition splits a tree in two, and received a dict of transformations. To give each leaf to the "
+            "transformation with its label, use treekit.optax.partition"
+        )
     keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
     left: T = treedef.unflatten([x if k else replace for k, x in zip(keep, leaves, strict=True)])
     right: T = treedef.unflatten([replace if k else x for k, x in zip(keep, leaves, strict=True)])
@@ -171,7 +177,7 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
         )
     specs, prefix_treedef = jtu.tree_flatten(filter_spec)
     try:
-        subtrees = prefix_treedef.flatten_up_to(tree)
+        subtrees = flatten_up_to(prefix_treedef, tree)
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _decide(filter_spec.__call__, tree, is_leaf)

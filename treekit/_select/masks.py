@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import jax
 
@@ -51,24 +51,33 @@ def leaf_mask(predicate: LeafPredicate) -> "MaskSpec":
     return LeafMask(predicate)
 
 
+if TYPE_CHECKING:
+    Other: TypeAlias = "MaskSpec"
+else:
+    Other = object  # so that our own error comes before that of a run-time checker
+
+
 class MaskSpec(TreeSpec):
     """A function that maps a tree to a tree of bools with the same structure; `|`, `&` and `~` make others."""
 
     @abc.abstractmethod
-    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+    def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         """Return a bool for each leaf in order; None, which is False in the mask, where it does not ask about it."""
 
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
-        return [x is True for x in self.answers(tree, is_leaf)]
+        return [x is True for x in self._answers(tree, is_leaf)]
 
-    def __or__(self, other: object) -> "MaskSpec":
+    def __or__(self, other: Other) -> "MaskSpec":
         return Combined("|", (self, _mask("|", self, other)))
 
-    def __and__(self, other: object) -> "MaskSpec":
+    def __and__(self, other: Other) -> "MaskSpec":
         return Combined("&", (self, _mask("&", self, other)))
 
-    # Called for a `self` that is on the right of something else, which is an error.
-    __ror__, __rand__ = __or__, __and__
+    def __ror__(self, other: Other) -> "MaskSpec":  # for something else on the left, which is an error
+        return self | other
+
+    def __rand__(self, other: Other) -> "MaskSpec":
+        return self & other
 
     def __invert__(self) -> "MaskSpec":
         return Inverse(self)
@@ -111,7 +120,7 @@ class LeafMask(MaskSpec):
     def __repr__(self) -> str:
         return f"leaf_mask({describe_value(self.predicate)})"
 
-    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+    def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
         asked = [i for i, x in enumerate(leaves) if is_array(x) or isinstance(x, jax.ShapeDtypeStruct)]
         answers: list[Any] = [None] * len(leaves)
@@ -130,8 +139,8 @@ class Combined(MaskSpec):
     def __repr__(self) -> str:
         return f"({f' {self.operator} '.join(map(repr, self.masks))})"
 
-    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
-        pairs = zip(*(mask.answers(tree, is_leaf) for mask in self.masks), strict=True)
+    def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+        pairs = zip(*(mask._answers(tree, is_leaf) for mask in self.masks), strict=True)
         decisive = self.operator == "|"
         return [decisive if decisive in pair else None if None in pair else not decisive for pair in pairs]
 
@@ -148,5 +157,5 @@ class Inverse(MaskSpec):
     def __repr__(self) -> str:
         return f"~{self.mask!r}"
 
-    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
-        return [None if x is None else not x for x in self.mask.answers(tree, is_leaf)]
+    def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+        return [None if x is None else not x for x in self.mask._answers(tree, is_leaf)]

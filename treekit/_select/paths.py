@@ -8,17 +8,18 @@ from typing import Any, NoReturn, TypeAlias
 
 from treekit._base.describe import check_bool, describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import walk
+from treekit._base.key_path import is_nnx_module, walk
 from treekit._base.patterns import (
     Pattern,
     check_pattern_or_class,
     is_match,
     listed,
     may_match_below,
+    must_match,
     nearest,
     pattern_text,
 )
-from treekit._base.predicates import is_parameter
+from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._select.filter import TreeSpec
@@ -83,8 +84,8 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
 
     Args:
         table: maps patterns and classes, as in `path_mask`, to labels; their order matters.
-        default: the label of leaves that nothing matches. Without it, such a parameter is an error, and any other such
-            leaf (a function, a string) gets None.
+        default: the label of leaves that nothing matches. Without it, such a leaf is an error if it can be trained, and
+            any other (a function, an integer) gets None.
         strict: False accepts patterns and classes that match nothing, or nothing that earlier ones leave.
 
     Returns:
@@ -93,7 +94,7 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
     Raises:
         ValueError: you pass neither a pattern nor a default, or an empty pattern. The function raises one if a pattern
             or a class matches nothing, as in `path_mask`, or only what earlier ones match, which a last row "**" may;
-            and, without a default, if nothing matches a parameter. The message lists the paths.
+            and, without a default, if nothing matches a floating-point or complex array. The message lists the paths.
         TypeError: `table` is not a dict, a pattern is neither a string, a compiled regular expression nor a class, or
             `strict` is not a bool. The function raises one if it is called with a class.
 
@@ -124,7 +125,7 @@ class PathMask(MaskSpec):
         options = ["strict=False"] * (not self.strict)
         return f"path_mask({', '.join([*map(_written, self.patterns), *options])})"
 
-    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+    def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         first = _first_matches("path_mask", self.patterns, tree, is_leaf, self.strict)
         return [i is not None for _, i in first]
 
@@ -155,7 +156,8 @@ class PathLabels(TreeSpec):
         first = _first_matches("path_labels", [x for x, _ in self.table], tree, is_leaf, self.strict)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         default = None if self.default is NoDefault else self.default
-        missing = [path for (path, i), x in zip(first, leaves, strict=True) if i is None and is_parameter(x)]
+        arrays = floats_as_arrays(leaves)
+        missing = [path for (path, i), x in zip(first, arrays, strict=True) if i is None and can_be_trained(x)]
         if missing and self.default is NoDefault:
             raise ValueError(
                 f"path_labels: no pattern matches {listed(missing)}. Add a pattern for them, such as '**' at the end, "
@@ -189,7 +191,14 @@ def _first_matches(
         if not strict or i in deciding or any(_may_hide(hole, i, selector) for hole in holes):
             continue
         if isinstance(selector, type) and i not in instances:
-            raise ValueError(f"{name}: {no_instance(selector, (node for _, node in walk(tree, is_leaf=is_leaf)))}")
+            why = no_instance(selector, (node for _, node in walk(tree, is_leaf=is_leaf)))
+            if is_nnx_module(selector):
+                found = f"for name in treekit.tree_find(model, {selector.__name__})"
+                by_name = f'path_mask(*(f"{{name}}.**" {found}))'
+                if name == "path_labels":
+                    by_name = f'path_labels({{f"{{name}}.**": label {found}}})'
+                why += f". An nnx.state has variables, and no modules: find their names in the model, {by_name}"
+            raise ValueError(f"{name}: {why}")
         earlier = {min(selected) for _, selected in leaves if i in selected}
         is_default = selector == "**" and i == len(selectors) - 1
         if earlier and name == "path_labels" and not is_default:
@@ -202,8 +211,8 @@ def _first_matches(
             text = pattern_text(selector)
             hint = unnamed_field(text.rpartition(".")[2], (node for _, node in walk(tree, is_leaf=is_leaf)))
             raise ValueError(
-                f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern "
-                f"must match a whole path: '**.name' matches at any depth, and 'name.**' everything below{hint}"
+                f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. "
+                f"{must_match(selector, names)}{hint}"
             )
     return [(path, min(selected, default=None)) for path, selected in leaves]
 

@@ -9,9 +9,10 @@ from treekit._base.describe import describe_error, type_name
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
-from treekit._base.predicates import is_inexact_array, is_parameter, is_truly_callable
+from treekit._base.predicates import can_be_trained, is_parameter, is_truly_callable
+from treekit._base.tree import in_mappings_of
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
-from treekit._compare.prefix import prefix_mismatch
+from treekit._compare.prefix import flatten_up_to, prefix_mismatch
 from treekit._select.filter import TreeSpec, filter
 
 
@@ -19,7 +20,7 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
     """Return `spec` if it is a tree, such as a mask; if it is a function of the params, return its result.
 
     1. A node that is a prefix of the params is returned itself, callable or not. So is a leaf that is not a function:
-       it is the value for all params.
+       it is the value for all params. Mappings fit by their keys, whatever their classes, and get those of the params.
     2. A function, or a callable node with a leaf that is not a spec leaf, is called with the params, in which leaves
        that cannot be parameters are None.
     3. Anything else is an error.
@@ -52,7 +53,7 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
 def resolve_and_match(
     spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> tuple[Any, PyTreeDef, list[tuple[Any, Any]]]:
-    """Do what `resolve_spec` does for params that have None for all other leaves; return what `match_spec` does too."""
+    """Do what `resolve_spec` does for params that have None for all other leaves; return what `match_spec` does."""
     if isinstance(spec, type):
         use = f"path_mask({spec.__name__})"
         if "label" in name:
@@ -62,7 +63,7 @@ def resolve_and_match(
         raise ValueError(f"{name} is the class {spec.__qualname__}. To select its instances, pass treekit.{use}")
     if not (callable(spec) and jtu.all_leaves([spec])):
         try:
-            return spec, *match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
+            return match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
         except ValueError:
             is_tree = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
             if not (is_truly_callable(spec) or (callable(spec) and not is_tree)):
@@ -81,7 +82,7 @@ def resolve_and_match(
         ) from error
     matched = match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
     _check_no_predicate(spec, result, params, is_spec_leaf, name)
-    return result, *matched
+    return matched
 
 
 def _check_no_predicate(
@@ -117,14 +118,15 @@ def _kind(leaf: Any) -> Any:
 
 def match_spec(
     spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
-) -> tuple[PyTreeDef, list[tuple[Any, Any]]]:
+) -> tuple[Any, PyTreeDef, list[tuple[Any, Any]]]:
     """Match each leaf of a prefix tree with the subtree of `tree` at its place.
 
-    None in the prefix tree is allowed where a filtered model has None, that is, for anything but an inexact array.
+    None in the prefix tree is allowed where a filtered model has None, that is, for anything that cannot be trained.
+    Mappings fit by their keys: a dict for an `nnx.State` or a `FrozenDict` of Flax, and the reverse.
 
     Returns:
-        The structure of the prefix tree, in which None is a leaf; and for each of its leaves the leaf and the subtree
-        of `tree`.
+        The prefix tree, in the mappings that `tree` has; its structure, in which None is a leaf; and for each of its
+        leaves the leaf and the subtree of `tree`.
 
     Raises:
         ValueError: it is not a prefix of `tree`; the message names the first key path that differs.
@@ -135,14 +137,17 @@ def match_spec(
 
     leaves, prefix_treedef = jtu.tree_flatten(spec, is_leaf=stop)
     try:
-        parts = prefix_treedef.flatten_up_to(tree)
+        parts = flatten_up_to(prefix_treedef, tree)
     except ValueError as error:
-        raise prefix_mismatch(name, prefix_treedef, tree, error) from None
+        fitting = in_mappings_of(tree, spec)
+        if fitting is spec:
+            raise prefix_mismatch(name, prefix_treedef, tree, error) from None
+        return match_spec(fitting, tree, is_spec_leaf=is_spec_leaf, name=name)
     for i, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
-        if leaf is None and not is_spec_leaf(None) and any(map(is_inexact_array, jtu.tree_leaves(part))):
+        if leaf is None and not is_spec_leaf(None) and any(map(can_be_trained, jtu.tree_leaves(part))):
             path = path_text(flatten_with_path(spec, stop)[0][i][0], name)
             raise ValueError(
                 f"{name} does not fit the tree it is for: at key path {path} it has None, and the tree it is for "
                 f"{type_name(part)}"
             )
-    return prefix_treedef, list(zip(leaves, parts, strict=True))
+    return spec, prefix_treedef, list(zip(leaves, parts, strict=True))

@@ -4,10 +4,10 @@ import dataclasses
 import functools
 from typing import Any, TypeVar, cast
 
-from treekit._base.dtype import dtype_of, has_dtype, issubdtype
-from treekit._base.jax import jnp, jtu
+from treekit._base.jax import jtu
 from treekit._base.key_path import children_or_none, keyed_children
 from treekit._base.layouts import TRAINABLE
+from treekit._base.predicates import can_be_trained
 from treekit._base.tree import is_none
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._select.masks import MaskSpec
@@ -60,13 +60,13 @@ class Trainable(MaskSpec):
     def __repr__(self) -> str:
         return "treekit.trainable"
 
-    def answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
+    def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
         numbered = treedef.unflatten(range(len(leaves)))
         frozen = declared_frozen(numbered)
         numbers = jtu.tree_leaves(numbered, is_leaf=is_none)
         excluded = {i for i, out in zip(numbers, frozen, strict=False) if out}
-        return [_can_be_trained(x) and i not in excluded for i, x in enumerate(leaves)]
+        return [can_be_trained(x) and i not in excluded for i, x in enumerate(leaves)]
 
 
 trainable: Trainable = Trainable()
@@ -142,7 +142,3 @@ def _check_keys(cls: Any, excluded: frozenset[str], keys: list[str | None]) -> N
             f"that its children have the keys {', '.join(map(str, keys))}, and which of them is this field is not "
             "known. Register it with treekit.register_node or jax.tree_util.register_dataclass"
         )
-
-
-def _can_be_trained(x: object) -> bool:
-    return has_dtype(x) and issubdtype(dtype_of(x), jnp.inexact)

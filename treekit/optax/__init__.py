@@ -11,7 +11,7 @@ decide raises an error: nothing is found out by trying.
 What Optax does not have is in `treekit.training`.
 """
 
-from typing import TYPE_CHECKING
+import typing as _typing
 
 try:
     import optax as _optax
@@ -22,7 +22,7 @@ except ModuleNotFoundError as _error:
         "treekit.optax needs optax; install it with: pip install 'treekit-jax[optax]'"
     ) from _error
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from treekit.optax._names import *
 else:
     from treekit.optax._mirror.modules import add_submodules as _add_submodules

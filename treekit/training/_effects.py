@@ -10,7 +10,7 @@ import numpy as np
 from treekit._base.describe import describe_error
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.predicates import has_gradient, is_parameter, is_traced
+from treekit._base.predicates import can_be_trained, is_parameter, is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.prefix import flatten_updates
@@ -51,13 +51,13 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
             others = _measure(tx, params, state if other_state is None else other_state, _FLAT)
         except Exception:
             note = f"fails: {describe_error(problem)}"
-            return [Effect(None, None, note) if has_gradient(x) else _no_effect(x) for x in leaves]
+            return [Effect(None, None, note) if can_be_trained(x) else _no_effect(x) for x in leaves]
 
-    still = [has_gradient(x) and one.step == one.decay == 0 for x, one in zip(leaves, effects, strict=True)]
+    still = [can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, effects, strict=True)]
     frozen = _find_frozen(tx, params, state, curvature, still) if any(still) else still
 
     def effect(x: object, one: Effect, other: Effect, is_frozen: bool) -> Effect:
-        if not has_gradient(x):
+        if not can_be_trained(x):
             return _no_effect(x)
         if one != other:
             return Effect(_if_same(one.step, other.step), _if_same(one.decay, other.decay), why)
@@ -167,7 +167,7 @@ def filled(tree: Params, value: float, *, others: bool = True) -> Any:
     made: dict[Any, Any] = {}
 
     def fill(x: Any) -> Any:
-        if not has_gradient(x):
+        if not can_be_trained(x):
             return x if others else None
         key = x.shape, dtype_of(x), getattr(x, "sharding", None)
         if key not in made:
@@ -184,7 +184,7 @@ def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict
         total: Any = jnp.float32(curvature)
         trees = (jtu.tree_leaves(tree, is_leaf=is_none) for tree in (candidate, params, grads))
         for x, param, grad in zip(*trees, strict=True):
-            if has_gradient(param):
+            if can_be_trained(param):
                 away, slope = (jnp.ravel(y).real.astype(jnp.float32) for y in (x - param, grad))
                 total += jnp.sum(slope * away + curvature / 2 * away * away)
         return total

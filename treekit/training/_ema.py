@@ -16,7 +16,7 @@ from treekit._base.key_path import path_text
 from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32
+from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, FOLLOWS_PARAMS
 from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.optax._wrappers.schedule_free import UNCHANGING
@@ -46,6 +46,7 @@ class ParamsEmaState(NamedTuple):
 
 
 AT_LEAST_FLOAT32[ParamsEmaState] = ("params_ema", "ema_next_weight", "ema_weight_sum")
+FOLLOWS_PARAMS[ParamsEmaState] = ("params_ema",)
 UNCHANGING.append(ParamsEmaState)
 
 

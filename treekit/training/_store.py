@@ -24,7 +24,7 @@ from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import path_name
 from treekit._base.patterns import is_match
-from treekit._base.predicates import has_gradient, is_narrow
+from treekit._base.predicates import can_be_trained, is_narrow
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
@@ -199,7 +199,7 @@ class _Rules:
 
     def keys_of(self, x: Any, entry: Entry) -> list[Any]:
         """Return the keys that match an array, of which the first decides: patterns, and after them its field."""
-        if not (is_codes(x) or has_gradient(x)):
+        if not (is_codes(x) or can_be_trained(x)):
             return []
         path = _path_of(x, entry)
         patterns = [key for key in self.dtypes if key != entry.field and is_match(key, path)]
@@ -227,7 +227,7 @@ class _Rules:
             return
         keys = [self.keys_of(*array) for array in arrays]
         if unused := [key for key in self.dtypes if not any(key in each for each in keys)]:
-            inexact = [(x, entry) for x, entry in arrays if is_codes(x) or has_gradient(x)]
+            inexact = [(x, entry) for x, entry in arrays if is_codes(x) or can_be_trained(x)]
             fields = ", ".join(sorted({entry.field for _, entry in inexact} - {""})) or "none"
             example = (
                 f". A pattern matches a whole path of the state, such as {_path_of(*inexact[0])!r}" if inexact else ""
@@ -274,7 +274,7 @@ def _store(inner: Core, rules: _Rules, own: str) -> Core:
         wanted = untyped.ShapeDtypeStruct((), jnp.dtype(rules.dtypes["**"]))
 
         def widened(x: Any) -> Any:
-            is_float = has_gradient(x) and not jnp.iscomplexobj(x)
+            is_float = can_be_trained(x) and not jnp.iscomplexobj(x)
             return lax.convert_element_type(x, promoted_dtype(x, wanted)) if is_float else x
 
         return jtu.tree_map(widened, tree)

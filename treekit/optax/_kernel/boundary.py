@@ -1,27 +1,34 @@
 """The boundary of a transformation: the user's trees outside, trees of the arrays that are trained inside.
 
-What is trained is an array that can have a gradient. Everything else is None inside, and a MaskedNode stays one. What
+What is trained is an array that `can_be_trained`. Everything else is None inside, and a MaskedNode stays one. What
 is outermost crosses, once; what runs inside is a *core*, and never does.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
-import jax
 import optax
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import as_array, dtype_of, has_no_update, issubdtype, shape_of
+from treekit._base.dtype import as_array, has_dtype, has_no_update, owned, shape_of, stands_for_array
 from treekit._base.jax import is_ref, jnp, jtu
-from treekit._base.key_path import leaf_path_text
-from treekit._base.predicates import has_gradient, is_numeric_array, is_parameter
+from treekit._base.key_path import is_nnx_module, leaf_path_text
+from treekit._base.patterns import listed
+from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
 from treekit._base.types import LeafPredicate, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
 from treekit._select.trainable import declared_frozen, declares
 from treekit.optax._kernel.extra_args import view_extra_args
 from treekit.optax._kernel.misfit import check_fits, explained, note_none
 from treekit.optax._kernel.preserve import first_state, is_complex, keep_state, keep_updates
-from treekit.optax._kernel.state_map import is_hole, is_optimizer_state, is_params_placeholder, map_state
+from treekit.optax._kernel.state_map import (
+    FOLLOWS_PARAMS,
+    is_declared,
+    is_hole,
+    is_optimizer_state,
+    is_params_placeholder,
+    map_state,
+)
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, own_core, with_core
 
 
@@ -48,16 +55,11 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
     def init(params: Params) -> Any:
         if is_params_placeholder(params):  # a placeholder for any params
             return inner_init(params)
-        if params is not None and jtu.all_leaves([params]) and not is_parameter(params):
-            advice = "an instance of this class" if isinstance(params, type) else "a pytree with arrays"
-            raise TypeError(
-                f"init takes the params, or a model, and received {describe_value(params)}, which has no parameters. "
-                f"Pass {advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
-            )
-        children = jtu.tree_leaves(params, is_leaf=lambda x: x is not params)
-        if any(map(is_optimizer_state, [params, *children])):  # a chain has a tuple of states
-            raise TypeError("init takes the params, or a model, and received the state of an optimizer")
-        inside = trained(params)
+        _check_params(params)
+        flat = _flatten(params, can_be_trained)
+        if not any(flat.can_train):
+            _check_nothing_is_meant(flat)
+        inside = flat.inside()
         try:
             return first_state(inner_init(inside), inside)
         except Exception as error:
@@ -65,12 +67,17 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             raise
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        if updates is None and jtu.tree_leaves(trained(params)):
+            raise ValueError(
+                "update received None in place of all updates, and the params have arrays that are trained. It takes "
+                "(updates, state, params), in this order; None is for a single leaf, or a subtree, without a gradient"
+            )
         inside, leave = cross(updates, params, extra)
         has_params = params is not None
         try:
-            new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
             if has_params:
-                check_fits(inner_init, state, new_state, inside.params)
+                check_fits(inner_init, state, inside.params)
+            new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
             return leave(state, new_updates, new_state)
         except Exception as error:
             like = inside.params if has_params else trained(inside.updates)
@@ -79,6 +86,51 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             raise
 
     return with_core(init, update, core)
+
+
+def _check_params(params: Params) -> None:
+    """Raise a TypeError for what a user may mistake for params: a class, a module of Flax NNX, a state."""
+    if is_nnx_module(params) and not isinstance(params, type):
+        raise TypeError(
+            f"init received the module {type(params).__name__} of Flax NNX, whose variables are not its params only: "
+            "pass nnx.state(model, nnx.Param), to init and to update"
+        )
+    if params is not None and jtu.all_leaves([params]) and not is_parameter(params):
+        advice = "an instance of this class" if isinstance(params, type) else "a pytree with arrays"
+        raise TypeError(
+            f"init takes the params, or a model, and received {describe_value(params)}, which has no parameters. "
+            f"Pass {advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
+        )
+    children = jtu.tree_leaves(params, is_leaf=lambda x: x is not params)
+    if is_optimizer_state(params) or (children and all(map(is_optimizer_state, children))):  # those of a chain
+        raise TypeError("init takes the params, or a model, and received the state of an optimizer")
+
+
+def _check_nothing_is_meant(flat: "_Flat") -> None:
+    """Raise a TypeError for params without an array that can be trained, of which some look like arrays.
+
+    Inside of a mask, where leaves are MaskedNodes, the others may all be integers.
+    """
+    if any(isinstance(x, optax.MaskedNode) for x in flat.leaves):
+        return
+    found = [
+        f"{leaf_path_text(flat.tree, i, is_hole)}, which is {describe(x)}"
+        for i, x in enumerate(flat.leaves)
+        if _looks_like_array(x)
+    ]
+    if found:
+        raise TypeError(
+            f"init received nothing that can be trained: {listed(found)}. Only floating-point and complex arrays are "
+            "trained. Make what you want to train such an array, jnp.asarray(x, float); if an object has an array, "
+            "register its class, with treekit.node or treekit.register_node, or pass the array"
+        )
+
+
+def _looks_like_array(x: object) -> bool:
+    """Whether a user may take a leaf for an array that is trained: one of numbers, or an object that is like one."""
+    if has_dtype(x):
+        return is_numeric_array(x)
+    return stands_for_array(x) or (hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type))
 
 
 class Inside(NamedTuple):
@@ -94,7 +146,7 @@ Leave = Callable[[OptState, Updates, OptState], tuple[Any, Any]]
 
 def trained(params: Params) -> Any:
     """Return the params inside: the arrays that are trained, and None for everything else."""
-    return _flatten(params, _can_be_trained).inside()
+    return _flatten(params, can_be_trained).inside()
 
 
 def cross(updates: Updates, params: Params, extra: dict[str, Any]) -> tuple[Inside, Leave]:
@@ -114,7 +166,7 @@ def cross(updates: Updates, params: Params, extra: dict[str, Any]) -> tuple[Insi
         TypeError: there is a gradient for what is not trained; or one is a tree, or complex, and its array is not.
     """
     has_params = params is not None
-    flat = _flatten(params, _can_be_trained) if has_params else _flatten(updates, is_numeric_array)
+    flat = _flatten(params, can_be_trained) if has_params else _flatten(updates, is_numeric_array)
     given = _flatten_gradients(flat, updates, has_params)
     triples = zip(flat.keep, given, flat.arrays, strict=True)
     inside_updates = flat.inside(
@@ -155,14 +207,15 @@ class _Flat(NamedTuple):
     keep: list[bool]
 
     def inside(self, parts: Iterable[Any] | None = None) -> Any:
-        """Return a tree with these parts, by default the arrays, for what is trained."""
+        """Return a tree with these parts, by default the arrays, for what is trained. Arrays of NumPy are copied."""
         triples = zip(self.keep, self.arrays if parts is None else parts, self.leaves, strict=True)
         return self.treedef.unflatten(
-            part if keep else leaf if isinstance(leaf, optax.MaskedNode) else None for keep, part, leaf in triples
+            owned(part) if keep else leaf if isinstance(leaf, optax.MaskedNode) else None
+            for keep, part, leaf in triples
         )
 
 
-def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
+def _flatten(tree: Params, is_trained: LeafPredicate) -> _Flat:
     classes = set[Any]()
 
     def stop(x: object) -> bool:
@@ -170,19 +223,12 @@ def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
         return is_hole(x)
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    arrays: list[Any] = [x[...] if is_ref(x) else x for x in leaves]
-    if not any(map(can_be_trained, arrays)):  # programs of ten lines begin with {"w": 0.0}
-        arrays = [as_array(x) if isinstance(x, (float, complex)) else x for x in arrays]
-    can_train = keep = list(map(can_be_trained, arrays))
+    arrays = floats_as_arrays([x[...] if is_ref(x) else x for x in leaves])
+    can_train = keep = list(map(is_trained, arrays))
     if any(map(declares, classes)):
         frozen = declared_frozen(tree, is_hole)
         keep = [can and not out for can, out in zip(can_train, frozen, strict=True)]
     return _Flat(tree, treedef, leaves, arrays, can_train, keep)
-
-
-def _can_be_trained(x: object) -> bool:
-    """Whether a leaf is a floating-point or complex array, or what has only its shape and dtype."""
-    return has_gradient(x) or (isinstance(x, jax.ShapeDtypeStruct) and issubdtype(dtype_of(x), jnp.inexact))
 
 
 def _flatten_gradients(flat: _Flat, updates: Updates, has_params: bool) -> list[Any]:
@@ -224,9 +270,9 @@ def _flatten_gradients(flat: _Flat, updates: Updates, has_params: bool) -> list[
 
 
 def _hold(missing: set[int], state: OptState, new_state: OptState, like: Updates) -> tuple[set[int], Any]:
-    """Keep all that a state has for parameters without a gradient. In a `MultiSteps`, a missing gradient is a zero.
+    """Keep the moments that a state has for parameters without a gradient. In a `MultiSteps`, that is a zero.
 
-    Counts and estimates that parameters share change as always.
+    Counts and estimates that parameters share change as always, and copies and averages of the params follow them.
 
     Returns:
         The parameters that do not change, as they are in no `MultiSteps`; and the new state.
@@ -234,5 +280,6 @@ def _hold(missing: set[int], state: OptState, new_state: OptState, like: Updates
     entries = map_state(state, like)
     held = missing - {x.param for x in entries if x.in_rounds and x.param is not None}
     olds, treedef = jtu.tree_flatten(state)
-    triples = zip(entries, olds, jtu.tree_leaves(new_state), strict=True)
-    return held, treedef.unflatten(old if x.param in missing and not x.in_rounds else new for x, old, new in triples)
+    kept = [x.param in missing and not x.in_rounds and not is_declared(FOLLOWS_PARAMS, x) for x in entries]
+    triples = zip(kept, olds, jtu.tree_leaves(new_state), strict=True)
+    return held, treedef.unflatten(old if keep else new for keep, old, new in triples)

@@ -9,7 +9,7 @@ import jax.extend.core
 from jaxtyping import Array, Bool
 
 from treekit._base.dtype import promoted_dtype
-from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.jax import jnp, jtu, lax, untyped, varying_axes, varying_over
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, PyTree
 
@@ -29,6 +29,9 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     if is_known(flag):
         return f(carry) if flag else carry
     traced, consts = trace(f, carry)
+    while (varying := _varying_as(carry, flag, traced.like)) is not carry:
+        carry = varying
+        traced, consts = trace(f, carry)
 
     def by_cond(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
         def run(carry: PyTree) -> Any:
@@ -58,6 +61,15 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     form = untyped.custom_jvp(by_loop)
     form.defjvp(derivative)
     return form(flag, carry, consts)
+
+
+def _varying_as(carry: PyTree, flag: Bool[Array, ""], like: PyTree) -> Any:
+    """Return a carry that differs between the devices of a `shard_map` where its result does; itself if it does so."""
+    leaves, treedef = jtu.tree_flatten(carry)
+    axes = [varying_axes(flag) | varying_axes(x) for x in jtu.tree_leaves(like)]
+    if all(new <= varying_axes(x) for x, new in zip(leaves, axes, strict=True)):
+        return carry
+    return treedef.unflatten(map(varying_over, leaves, axes))
 
 
 def run_step_if(
@@ -91,6 +103,8 @@ def run_step_if(
         held = [None if like is None else jnp.zeros_like(x, like.dtype) for like, x in zip(likes, acc, strict=True)]
         return held, state, accumulate(acc)
 
+    # In a shard_map, what is kept on some devices only differs between them.
+    state, acc = jtu.tree_map(lambda x: varying_over(x, varying_axes(should_step)), (state, acc))
     step, consts = trace(inner_step, state, acc)
     likes = step.like[0]
     # In a dtype that holds the updates too, which most have already.

@@ -21,7 +21,7 @@ from treekit._base.dtype import (
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array
-from treekit._base.tree import cast_each
+from treekit._base.tree import cast_each, in_mappings_of
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
 from treekit._compare.diff import tree_diff
 from treekit.optax._kernel.sharding import shard_alike
@@ -90,6 +90,10 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
     """
     olds, treedef = jtu.tree_flatten(state)
     news, new_treedef = jtu.tree_flatten(new_state)
+    if treedef != new_treedef:
+        # After a step, `flax.nnx.Optimizer` has an `nnx.State` where a state had a list or a tuple for each param.
+        new_state = in_mappings_of(state, new_state, (list, tuple, dict))
+        news, new_treedef = jtu.tree_flatten(new_state)
     if treedef != new_treedef or _shapes(olds) != _shapes(news):
         raise TypeError(
             "update returned a state of another structure or with other shapes than it received, which scan and cond "

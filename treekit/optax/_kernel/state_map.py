@@ -16,6 +16,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import flatten_with_path, is_variable
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
+from treekit.optax._kernel.releases import MonitorState
 
 
 class Entry(NamedTuple):
@@ -40,9 +41,19 @@ class Entry(NamedTuple):
     in_rounds: bool
 
 
-# Averages of params and accumulators of gradients, by the class of their state: they need float32 at least. Each module
-# that makes one adds it.
-AT_LEAST_FLOAT32: dict[Any, tuple[str, ...]] = {}
+# What is known of fields, by the class of their state. Each module that makes such a state adds it.
+Fields = dict[Any, tuple[str, ...]]
+# Averages of params and accumulators of gradients, which need float32 at least.
+AT_LEAST_FLOAT32: Fields = {}
+# Copies and averages of the current params, which follow them in every step, also without a gradient.
+FOLLOWS_PARAMS: Fields = {optax.contrib.SAMState: ("cache",)}
+# What belongs to no parameter, even if it has the structure of the params: what a user measures by name.
+OF_NO_PARAM: Fields = {MonitorState: ("measurements",)}
+
+
+def is_declared(fields: Fields, entry: Entry) -> bool:
+    """Whether an array of a state is in one of these fields."""
+    return entry.field in fields.get(entry.owner, ())
 
 
 def map_state(state: OptState, params: Params) -> list[Entry]:
@@ -57,7 +68,7 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     numbered = treedef.unflatten(range(len(leaves)))
 
     def entries(x: object, path: KeyPath, owner: Any, field: str, in_rounds: bool) -> Iterator[Entry]:
-        pairs = leaves_by_param(x, numbered)
+        pairs = None if field in OF_NO_PARAM.get(owner, ()) else leaves_by_param(x, numbered)
         if pairs is not None and isinstance(numbered, int) and not _is_like_array(x, leaves[0]):
             pairs = None
         if pairs is not None:

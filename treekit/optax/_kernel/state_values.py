@@ -8,7 +8,7 @@ from treekit._base.describe import describe
 from treekit._base.dtype import copied, shape_of
 from treekit._base.jax import is_ref, jtu
 from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
-from treekit._base.predicates import has_gradient
+from treekit._base.predicates import can_be_trained
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
 from treekit._compare.prefix import flatten_updates
@@ -50,7 +50,7 @@ def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Ca
                     f"the {what} in the state do not fit the params: at {leaf_path_text(params, i)}, the params have "
                     f"{describe(leaves[i])}, and the {what} {describe(x)}. Pass the params that are trained"
                 )
-            values[i] = value(path, x, leaves[i]) if has_gradient(leaves[i]) else copied(leaves[i])
+            values[i] = value(path, x, leaves[i]) if can_be_trained(leaves[i]) else copied(leaves[i])
     own = [values[i] if i in values else copied(x) for i, x in enumerate(leaves)]
     out: T = cast_tree_like(treedef.unflatten(leaves), treedef.unflatten(own))
     return out

@@ -45,8 +45,8 @@ class WeightedMultiStepsState(NamedTuple):
         inner_opt_state: the state of the inner transformation.
         acc_grads: the accumulated gradients.
         skip_state: what `should_skip_update_fn` returned last.
-        weight_sum: the sum of the weights in the round, a float32 array of shape (); until the next round begins, that
-            of the last one.
+        weight_sum: the sum of the weights in the round, an array of shape (), float32, or float64 with
+            `jax_enable_x64`; until the next round begins, that of the last one.
     """
 
     mini_step: Any
@@ -199,10 +199,10 @@ class _Steps:
         zero = jnp.zeros([], jnp.int32)
         _, skip_state = self._skip(jtu.tree_map(jnp.zeros_like, params), zero, params)
         state = optax.MultiStepsState(zero, zero, self.inner.init(params), self._zero_accumulator(params), skip_state)
-        return WeightedMultiStepsState(*state, jnp.zeros([], jnp.float32)) if self.weighted else state
+        return WeightedMultiStepsState(*state, jnp.zeros([], float)) if self.weighted else state
 
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        weight, weight_sum, should_step, new_state = self._advance(updates, state, params, extra)
+        weight, weight_sum, is_first, should_step, new_state = self._advance(updates, state, params, extra)
         if self.weighted:
             extra = {**extra, "weight": weight_sum}
         leaves, treedef = jtu.tree_flatten(updates)
@@ -212,9 +212,9 @@ class _Steps:
                 at = leaf_path_text(updates, i)
                 raise ValueError(f"the gradient at {at} is {describe(grad)}, its accumulator {describe(place)}")
 
-        # A gradient of weight 0 may be NaN; if a gradient has all of the weight, the earlier round is discarded.
+        # A gradient of weight 0 may be NaN.
         may_be_skipped = self.weighted or self.should_skip is not None
-        is_skipped, is_first = (weight == 0 if may_be_skipped else None), weight_sum == weight
+        is_skipped = weight == 0 if may_be_skipped else None
         factors = {x.dtype: _factor(self.mean, weight, weight_sum, x) for x in acc}
 
         def accumulate(acc: list[Any]) -> list[Any]:
@@ -239,8 +239,9 @@ class _Steps:
 
         Returns:
             The weight of the gradients, 0 if they are skipped, and 1 without weights; the sum of the weights in the
-            round, this one included; whether the inner transformation runs, which it does at the end of a round in
-            which there is something to step with; and the new state.
+            round, this one included; whether it has all of that, so that what an earlier round has left is discarded;
+            whether the inner transformation runs, which it does at the end of a round in which there is something to
+            step with; and the new state.
         """
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self.every_k(gradient_step) if callable(self.every_k) else self.every_k
@@ -250,10 +251,12 @@ class _Steps:
         given = _check_weight(extra.get("weight") if self.weighted else 1)
         weight = jnp.where(skip, jnp.zeros_like(given), given)
         if self.weighted:
-            weight_sum = weight + jnp.where(mini_step == 0, 0, strengthen(state.weight_sum))
-            should_step = jnp.logical_and(is_last, weight_sum != 0)  # true of NaN, which must be seen
+            sum_before = jnp.where(mini_step == 0, 0, strengthen(state.weight_sum)).astype(weight.dtype)
         else:
-            weight_sum = weight + mini_step.astype(weight.dtype)
+            sum_before = mini_step.astype(weight.dtype)
+        weight_sum = sum_before + weight
+        if self.weighted:
+            should_step = jnp.logical_and(is_last, weight_sum != 0)  # true of NaN, which must be seen
         next_step = jnp.where(is_last, 0, optax.safe_increment(mini_step))
         new: Any = optax.MultiStepsState(
             mini_step=jnp.where(skip, mini_step, next_step),
@@ -265,7 +268,7 @@ class _Steps:
         if self.weighted:
             kept = jnp.where(skip, strengthen(state.weight_sum), weight_sum)
             new = WeightedMultiStepsState(**new._asdict(), weight_sum=kept)
-        return weight, weight_sum, should_step, new
+        return weight, weight_sum, sum_before == 0, should_step, new
 
     def _skip(self, updates: Updates, gradient_step: object, params: Params) -> tuple[Any, Any]:
         if self.should_skip is None:
@@ -350,7 +353,7 @@ def _check_k(k_steps: Any) -> None:
 
 
 def _check_weight(weight: Any) -> Any:
-    """Return the weight of a step as a float32 array; raise unless it can be one."""
+    """Return the weight of a step as an array of floats; raise unless it can be one."""
     if weight is None:
         raise TypeError(
             "missing the required keyword-only argument 'weight': MultiSteps(..., weighted=True) needs the weight of "
@@ -360,7 +363,7 @@ def _check_weight(weight: Any) -> Any:
         raise TypeError(f"weight must be a real number of shape (), found {describe_value(weight)}")
     if not is_traced(weight) and not 0 <= float(weight) < np.inf:
         raise ValueError(f"weight must be finite and not negative, found {weight}")
-    return jnp.asarray(weight, jnp.float32)
+    return jnp.asarray(weight, float)  # float64 with jax_enable_x64
 
 
 def _broadcast_to(update: Any, place: HasDtype) -> Any:

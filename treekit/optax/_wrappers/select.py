@@ -194,6 +194,8 @@ def selective_transform(
     is_frozen = MaskFunction(freeze_mask, "freeze_mask")
 
     def select(params: Params) -> Any:
+        if is_params_placeholder(params):
+            return {"train": params, "freeze": params}
         frozen = is_frozen(params)
         trained = jtu.tree_map(operator.not_, frozen)
         return {"train": masked_part(trained, params), "freeze": masked_part(frozen, params)}
