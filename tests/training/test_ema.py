@@ -190,6 +190,18 @@ def test_it_outlives_the_params(read: Any, tx: Any) -> None:
     assert average["key"] == jax.random.key(1)
 
 
+def test_under_jit_no_copy_is_added() -> None:
+    params = {"w": jnp.ones(2), "n": jnp.arange(3), "key": jax.random.key(0)}
+    tx = tko.chain(tko.inject_hyperparams(tko.sgd)(0.1), training.params_ema(0.5))
+
+    def read(state: Any, params: Any) -> Any:
+        average = training.get_params_ema(state, params)
+        new = training.set_hyperparams(state, learning_rate=params["w"][0])
+        return tko.tree.set(new, learning_rate=params["w"][1]), tko.incremental_update(params, average, 0.5)
+
+    assert "copy" not in str(jax.make_jaxpr(read)(tx.init(params), params))
+
+
 def test_a_param_that_no_longer_has_a_gradient_is_returned_as_it_is() -> None:
     state = training.params_ema(0.5).init({"w": jnp.ones(2), "n": jnp.ones(2)})
     assert training.get_params_ema(state, {"w": jnp.zeros(2), "n": jnp.arange(2)})["n"].tolist() == [0, 1]

@@ -140,8 +140,8 @@ def summary(
     Use it to check that masks, labels and rates reach the leaves that they were meant for. It takes two steps, outside
     of jit and from params of ones: one with a gradient of ones, one with a gradient of zeros. So it works for any
     optimizer in any wrapper, and it shows what it saw. By default, that is the first step: a leaf that is "0 in the
-    first step" may move later, as with a warm-up; pass `step` to see the rates then. A leaf whose update depends on
-    nothing is "frozen".
+    first step" may move later, as with a warm-up; pass `step` to see the rates then. A leaf is "frozen" if its update
+    depends on neither its gradient nor its param.
 
     With `MultiSteps`, a step is a whole round of equal gradients: the sum of its updates. Clipping by the global norm
     clips the ones too, so that all steps are smaller than the rates by the same factor.
