@@ -326,8 +326,8 @@ def test_graft_never_casts_codes() -> None:
 
 
 MEAN_TO_STORE: list[dict[str, Any]] = [
-    {"state_dtype": jnp.bfloat16},
-    {"state_dtype": {"mu": jnp.float32}},
+    {"dtype": jnp.bfloat16},
+    {"dtype": {"mu": jnp.float32}},
     {"rounding": "stochastic"},
 ]
 BETWEEN: dict[str, Callable[[Any], Any]] = {
