@@ -11,8 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from treekit._base.describe import count, describe, describe_function, describe_value, short_dtype
-from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array
-from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.dtype import as_array, dtype_of, issubdtype
+from treekit._base.jax import is_ref, jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, is_variable, key_name, path_name, path_text
 from treekit._base.predicates import is_parameter
 from treekit._base.table import ROWS, Table, in_colours, left_out
@@ -301,7 +301,7 @@ def _copies_params(tx: GradientTransformation[Any], params: Params, entries: Seq
 
 
 def _concrete(x: Any) -> Any:
-    return jnp.ones(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else resolve_array(x)
+    return jnp.ones(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x[...] if is_ref(x) else x
 
 
 def _is_unmoved(row: Row) -> bool:
