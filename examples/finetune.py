@@ -581,8 +581,9 @@ def main() -> None:
     )
     draw(scores, losses, stopped, ", in bf16" if options.bf16 else "")
     print(f"\npicture: {PICTURE}, after {time.perf_counter() - start:.0f} s")
-    if scores.count("treekit", 0)[0] == 0:
-        sys.exit("the fine-tuned model should recognize stubs")
+    right, total = scores.count("treekit", 0)
+    if options.rounds >= ROUNDS and right < total / 2:  # with fewer rounds, it has only begun to learn
+        sys.exit("the fine-tuned model should recognize most stubs")
 
 
 if __name__ == "__main__":
