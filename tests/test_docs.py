@@ -93,6 +93,7 @@ NEEDS = {
     "names": ["optax.monitor"],
     "training": ["optax.monitor"],
     "from_flax": ["flax>=0.12"],
+    "finetune": ["flax.nnx", "magika", "onnx"],
 }
 WITH_CODE = [
     pytest.param(page, marks=needs(*NEEDS.get(page.stem, ())), id=page.stem) for page in PAGES if any(pieces(page))

@@ -53,7 +53,7 @@ def test_a_deployed_model_is_fine_tuned(options: tuple[str, ...], tmp_path: Path
     assert (tmp_path / "finetune.png").stat().st_size > 1000
 
 
-# What stands in the way, what the program does before its first line, and what it says.
+# What is changed before the program starts, and what it says.
 REFUSED = {
     "no stubs": ("sys.argv += ['--folder', '.']", "There are no stubs (.pyi) in . to train with."),
     "another name": (
