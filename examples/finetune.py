@@ -198,7 +198,7 @@ def by_package(folder: Path, smallest: int) -> dict[str, dict[str, list[Path]]]:
         # Some packages have copies of others: pip of what it imports, mypy and pyright of the same stubs. So of files
         # whose folders and names are the same, only the first counts.
         if parts[-2:] not in seen:
-            packages[parts[0].partition(".")[0]][path.suffix].append(path)
+            packages[parts[0].partition(".")[0].removesuffix("-stubs")][path.suffix].append(path)
         seen.add(parts[-2:])
     return packages
 
