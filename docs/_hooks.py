@@ -18,6 +18,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
     "examples/digits.py": "demo.md",
+    "examples/finetune.py": "finetune.md",
     "examples/grow.py": "grow.md",
     "examples/neural_ode.py": "neural_ode.md",
     "examples/sharded.py": "sharded.md",

@@ -96,6 +96,7 @@ NEEDS = {
     "whole_program": ["optax.monitor"],
     "from_flax": ["flax>=0.12", "optax.selective_transform"],
     **{page: ["optax.selective_transform"] for page in FREEZING},
+    "finetune": ["flax.nnx", "magika", "onnx"],
 }
 WITH_CODE = [
     pytest.param(page, marks=needs(*NEEDS.get(page.stem, ())), id=page.stem) for page in PAGES if any(pieces(page))
