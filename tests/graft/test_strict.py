@@ -172,3 +172,16 @@ def test_what_is_exempt() -> None:
     for name in ("p", "k"):
         with pytest.raises(ValueError, match=rf"\n  {name} \("):
             tk.graft({"w": zeros(1)}, {"w": ones(1), name: new[name]})
+
+
+def test_a_key_of_which_only_the_shape_is_known_needs_a_value() -> None:
+    """Another key may stay: the new one."""
+    new: Any = {"w": jnp.zeros(2), "key": jax.random.key(0)}
+    old: Any = {"w": jnp.ones(2)}
+    got, _ = tk.graft(new, old)
+    assert got["key"] == new["key"]
+    with pytest.raises(ValueError, match="key"):
+        tk.graft(jax.eval_shape(lambda: new), old)
+    data = jax.random.key_data(jax.random.key(5))
+    got, _ = tk.graft(jax.eval_shape(lambda: new), {**old, "key": data})
+    assert got["key"] == jax.random.key(5)

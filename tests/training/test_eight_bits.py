@@ -248,9 +248,9 @@ def test_the_moments_are_right_on_average() -> None:
     assert len(set(np.asarray(numbers.nu).ravel().tolist())) > 1
 
 
-# The first rows of the table in docs/guides/precision.md, where MANY is "above 10,000". In units of the rate: the largest
-# update with gradients from 1e-6 to 1, and from 100 to 1e8; and after gradients fell to a hundredth, the last ones
-# divided by those of f32.
+# The first rows of the table in docs/guides/precision.md, where MANY is "above 10,000". In units of the rate: the
+# largest update with gradients from 1e-6 to 1, and from 100 to 1e8; and after gradients fell to a hundredth, the last
+# ones divided by those of f32.
 MANY = 1e4
 UPDATES: dict[str, tuple[Callable[[Any], Any], tuple[float, float, float]]] = {
     "f32": (training.store_state, (1.3, 1.3, 1)),

@@ -5,6 +5,7 @@ import functools
 import itertools
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from treekit._arrays.codes import Codes
@@ -143,7 +144,8 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
                 f"each leaf needs a name of its own, but two leaves are called {name or '(the root)'}. Rename a key "
                 "that has a dot"
             )
-        is_asked = is_asked and is_numeric_array(value)
+        # A key may stay as it is; what has only a shape may not.
+        is_asked = isinstance(value, jax.ShapeDtypeStruct) or (is_asked and is_numeric_array(value))
         leaves[name] = Leaf(name, value, index, state, state.slot(name), is_code, is_asked)
     return list(leaves.values())
 
