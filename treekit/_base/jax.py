@@ -68,7 +68,7 @@ def is_hijax_variable(x: object) -> bool:
 
 
 @functools.lru_cache(1_000)  # asked of each leaf; classes that are not used any more are forgotten
-def _is_hijax_variable(cls: Any) -> bool:  # the core does not import Flax
+def _is_hijax_variable(cls: Any) -> bool:  # treekit does not import Flax
     return bool(cls.__name__ == "HijaxVariable" and cls.__module__.startswith("flax."))
 
 

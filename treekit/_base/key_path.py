@@ -125,7 +125,7 @@ _registry: Any = untyped.tree_util.default_registry
 def is_variable(x: object) -> bool:
     """Whether `x` is a node of Flax whose only child is `value`: a variable, or Linen's box, `Partitioned`.
 
-    The core does not import Flax.
+    treekit does not import Flax.
     """
     cls: Any = type(x)
     return _is_variable_class(cls)

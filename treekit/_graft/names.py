@@ -79,7 +79,7 @@ class Source:
         state: the optimizer state of the leaves.
         rule: the rule that renamed it, if any.
         entry: which entry of the first axis it is; None for the whole.
-        misfit: why its leaves cannot be stacked or unstacked; "" if they can.
+        obstacle: why its leaves cannot be stacked or unstacked; "" if they can.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Source:
     state: StateNode
     rule: Rule | None = None
     entry: int | None = None
-    misfit: str = ""
+    obstacle: str = ""
 
     @property
     def is_stack(self) -> bool:
@@ -98,7 +98,7 @@ class Source:
 
     def read(self, convert: Callable[[Any], Any]) -> Any:
         """Return the value, with each old array converted; None if arrays cannot be stacked or unstacked."""
-        if self.misfit:
+        if self.obstacle:
             return None
         arrays: list[Any] = []
         for leaf in self.leaves:
@@ -116,7 +116,7 @@ class Source:
     def __str__(self) -> str:
         part = f"{len(self.leaves)} stacked " if self.is_stack else ""
         part += "" if self.entry is None else f"entry {self.entry} of "
-        return f"{part}{' and '.join(dict.fromkeys(map(str, self.leaves)))}{self.misfit}"
+        return f"{part}{' and '.join(dict.fromkeys(map(str, self.leaves)))}{self.obstacle}"
 
 
 def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: Iterable[Leaf]) -> dict[str, Source]:
@@ -133,8 +133,8 @@ def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: I
         if rule.added is not None:
             *entries, beyond = [x.name in slots or x.slot in wanted for x in sources]
             if beyond or not all(entries):
-                misfit = ", which are not as many as in the new tree"
-                sources = [dataclasses.replace(x, misfit=misfit) for x in sources]
+                obstacle = ", which are not as many as in the new tree"
+                sources = [dataclasses.replace(x, obstacle=obstacle) for x in sources]
         for source in sources:
             others = renamed.setdefault(source.name, {})
             if others and (index in others or not rule.lost or next(iter(others.values())).rule != rule):
@@ -152,7 +152,7 @@ def _stacked(sources: Mapping[int, Source]) -> Source:
         return first
     without = ", ".join(itertools.islice((str(i) for i in range(max(sources)) if i not in sources), 5))
     leaves = tuple(sources[i].leaves[0] for i in sorted(sources))
-    return dataclasses.replace(first, leaves=leaves, misfit=f", without {without}" if without else "")
+    return dataclasses.replace(first, leaves=leaves, obstacle=f", without {without}" if without else "")
 
 
 def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> tuple[int, list[Source]]:

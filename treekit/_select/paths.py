@@ -241,5 +241,5 @@ def _check_one_name(name: str, selectors: Iterable[Selector], names: Sequence[st
 
 
 def _is_masked_node(x: object) -> bool:
-    """Whether `x` looks like Optax's MaskedNode, a named tuple without fields; the core does not import Optax."""
+    """Whether `x` looks like Optax's MaskedNode, a named tuple without fields; this room does not import Optax."""
     return getattr(type(x), "_fields", None) == ()
