@@ -156,7 +156,7 @@ def test_what_a_name_selects_of_params_in_boxes_is_trained() -> None:
     assert list(found) == ["a.kernel", "b.kernel"] and all(isinstance(x, jax.Array) for x in found.values())
     labels = tk.path_labels({"**.kernel": "a"}, default="b")
     optimizers: list[Any] = [
-        tko.selective_transform(tko.sgd(1.0), freeze_mask=~mask),
+        tko.transforms.selective_transform(tko.sgd(1.0), freeze_mask=~mask),
         tko.chain(tko.sgd(1.0), training.scale_by_tree(tk.path_labels({"**.kernel": 1.0}, default=0.0))),
         tko.partition({"a": tko.sgd(1.0), "b": tko.set_to_zero()}, labels),
     ]

@@ -29,7 +29,9 @@ def stochastic(tx: Any, **options: Any) -> Any:
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "dtype_preserving": lambda tx: training.store_state(tx),
-    "of_selective_transform": lambda tx: training.store_state(tko.selective_transform(tx, freeze_mask=False)),
+    "of_selective_transform": lambda tx: training.store_state(
+        tko.transforms.selective_transform(tx, freeze_mask=False)
+    ),
     "f32": lambda tx: training.store_state(tx, jnp.float32),
 }
 ROUNDED: dict[str, Callable[[Any], Any]] = {

@@ -142,7 +142,7 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
     "a sign of a warm-up": (lambda: tko.sign_sgd(LATE), ZERO, ZERO),
     "frozen by a mask, in 16 bits": (
         lambda: training.store_state(
-            tko.selective_transform(
+            tko.transforms.selective_transform(
                 tko.sgd(0.5, momentum=0.9), freeze_mask={**dict.fromkeys(DECAYED, True), "body": False}
             ),
             rounding="stochastic",

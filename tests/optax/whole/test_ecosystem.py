@@ -119,7 +119,7 @@ def test_the_function_of_the_guide_takes_a_whole_step_for_nnx_optimizer() -> Non
     The bias is frozen, and the state is rounded as the 16-bit params are.
     """
     in_nnx = function_of("from_flax.md", "in_nnx", jax=jax, jnp=jnp, optax=tko, plain=optax)
-    adamw = tko.selective_transform(tko.adamw(1e-4), freeze_mask=path_mask("bias"))
+    adamw = tko.transforms.selective_transform(tko.adamw(1e-4), freeze_mask=path_mask("bias"))
     key = jax.random.key(0)
     optimizer = training.store_state(adamw, jnp.bfloat16, rounding="stochastic")
     params = {"kernel": jnp.linspace(-1, 1, 128, dtype=jnp.bfloat16), "bias": jnp.ones(2, jnp.bfloat16)}
@@ -199,7 +199,7 @@ only_w = {"w": True, "b": False}
 for wrap in (
     lambda tx: o.masked(o.chain(tx, o.scale(1.0)), only_w),
     lambda tx: o.partition({True: tx, False: o.set_to_zero()}, lambda params: only_w),
-    lambda tx: o.selective_transform(tx, freeze_mask=only_w),
+    lambda tx: o.transforms.selective_transform(tx, freeze_mask=only_w),
     lambda tx: o.conditionally_transform(tx, lambda step: step > 1),
     lambda tx: o.apply_if_finite(tx, 3),
 ):

@@ -272,7 +272,9 @@ def test_is_leaf_is_asked_as_in_optax_and_an_init_alone_will_do() -> None:
 
 ONLY_W = {"w": True, "b": False}
 MAPPED: dict[str, Callable[[], Any]] = {
-    "selective_transform": lambda: tko.selective_transform(tko.adam(0.1), freeze_mask={"w": False, "b": True}),
+    "selective_transform": lambda: tko.transforms.selective_transform(
+        tko.adam(0.1), freeze_mask={"w": False, "b": True}
+    ),
     "masked": lambda: tko.adamw(0.1, mask=ONLY_W),
     "partition": lambda: tko.partition({True: tko.adam(0.1), False: tko.sgd(0.1)}, ONLY_W),
     "inject": lambda: tko.inject_hyperparams(tko.adamw)(optax.linear_schedule(1.0, 0.0, 5), mask=ONLY_W),
