@@ -76,8 +76,8 @@ def resolve_and_match(
         if not (jtu.all_leaves([spec]) or jtu.tree_leaves(spec)):
             raise ValueError(f"{name}, of type {type(spec).__name__}, has no leaf: is each of them None?") from None
         raise ValueError(
-            f"the function given as {name} raised {describe_error(error)}. It is called once, with all of the "
-            f"params (here {type(params).__name__}), and returns a tree: {name}=lambda params: "
+            f"the function given as {name} raised {describe_error(error)}. It is called with all of the params "
+            f"(here {type(params).__name__}), and returns a tree: {name}=lambda params: "
             "jax.tree.map(f, params)"
         ) from error
     matched = match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
@@ -105,7 +105,7 @@ def _check_no_predicate(
             raise ValueError(
                 f"the function given as {name} is a predicate on leaves: it returned {result!r} for all of the params "
                 f"(here {type(params).__name__}), and {answer!r} for the leaf at {path_text(path)}. "
-                f"{name} is called once, with all of the params. Write "
+                f"{name} is called with all of the params. Write "
                 f"{name}=lambda params: jax.tree.map(predicate, params), or select "
                 "by key path, with treekit.path_mask or treekit.path_labels"
             )

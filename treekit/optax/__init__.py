@@ -1,7 +1,7 @@
 """Every name of `optax`, and no other, for whole models and with dtypes preserved: `from treekit import optax`.
 
 A treekit transformation is an ordinary Optax transformation whose `init` and `update` accept any tree. Around Optax's
-function it replaces what cannot be a parameter by None, runs it, casts back and puts back. What the arguments do not
+function it replaces what is not trained by None, runs it, casts back and puts back. What the arguments do not
 decide raises an error: nothing is found out by trying.
 
 - `_kernel`: what crosses the boundary of a transformation?

@@ -91,7 +91,21 @@ def asked_summary(tree: Any) -> bool:
     return "x" in rows and rows["x"].step == 1.0
 
 
+def asked_gradient(tree: Any) -> bool:
+    """Whether a line search differentiates by it."""
+
+    def loss(params: Any) -> jax.Array:
+        x = params["x"]
+        is_number = tk.is_array(x) and jnp.issubdtype(x.dtype, jnp.inexact)
+        return jnp.sum(jnp.asarray(x).real.astype(jnp.float32)) if is_number else jnp.zeros(())
+
+    value_and_grad: Any = tko.value_and_grad_from_state(loss)
+    _, grad = value_and_grad(tree, state=tko.lbfgs().init(tree))
+    return bool(jax.tree.leaves(grad["x"]))
+
+
 ASK: dict[str, Callable[[Any], bool]] = {
+    "value_and_grad_from_state": asked_gradient,
     "the boundary": asked_boundary,
     "trainable": asked_trainable,
     "path_labels": asked_labels,
@@ -104,9 +118,24 @@ ASK: dict[str, Callable[[Any], bool]] = {
 @pytest.mark.parametrize("leaf", keys(LEAVES, REFS))
 def test_whoever_asks_gets_one_answer(leaf: str, who: str) -> None:
     make, trained = LEAVES[leaf]
-    if (leaf, who) in {("a shape", "params_ema")}:  # an average needs values
-        pytest.skip("an average copies values, which a shape does not have")
+    if leaf in ("a shape", "complex64") and who in ("params_ema", "value_and_grad_from_state"):
+        pytest.skip("these need values, which a shape does not have")
     assert ASK[who]({"w": ONES, "x": make()}) is trained
+
+
+@pytest.mark.parametrize("who", [who for who in ASK if who not in ("trainable", "value_and_grad_from_state")])
+def test_a_python_float_is_trained_where_no_array_can_be(who: str) -> None:
+    """`trainable` says what is an array; labels are asked for what init makes one of."""
+    assert ASK[who]({"x": 0.5, "n": jnp.arange(2)})
+    assert not ASK[who]({"x": 0.5, "w": ONES})
+
+
+def test_the_average_of_a_python_float_is_returned() -> None:
+    tx = training.params_ema(0.5)
+    state = tx.init({"x": 0.0})
+    for x in (0.0, 1.0):
+        _, state = tx.update({"x": jnp.ones(())}, state, {"x": x})
+    assert float(training.get_params_ema(state, {"x": 3.0})["x"]) == pytest.approx((0.5 + 3) / 1.5, rel=1e-6)
 
 
 # -------------------------------------------------------------------------------------------------- nothing to train

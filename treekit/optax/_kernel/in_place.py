@@ -64,7 +64,7 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
 
 
 def _varying_as(carry: PyTree, flag: Bool[Array, ""], like: PyTree) -> Any:
-    """Return a carry that differs between the devices of a `shard_map` where its result does; itself if it does so."""
+    """Return a carry that differs between the devices of a `shard_map` where its result does; itself if it does."""
     leaves, treedef = jtu.tree_flatten(carry)
     axes = [varying_axes(flag) | varying_axes(x) for x in jtu.tree_leaves(like)]
     if all(new <= varying_axes(x) for x, new in zip(leaves, axes, strict=True)):
@@ -104,7 +104,8 @@ def run_step_if(
         return held, state, accumulate(acc)
 
     # In a shard_map, what is kept on some devices only differs between them.
-    state, acc = jtu.tree_map(lambda x: varying_over(x, varying_axes(should_step)), (state, acc))
+    leaves, treedef = jtu.tree_flatten((state, acc))
+    state, acc = treedef.unflatten([varying_over(x, varying_axes(should_step)) for x in leaves])
     step, consts = trace(inner_step, state, acc)
     likes = step.like[0]
     # In a dtype that holds the updates too, which most have already.

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, is_nnx_module, path_name, path_text
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import in_mappings_of, is_none
+from treekit._base.tree import in_mappings_of
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.diff import Difference, TreeDiff
 from treekit._compare.leaves import plainly_equal
@@ -30,9 +29,7 @@ class StateError(ValueError, TypeError):
 def explained(
     error: Exception, init: Callable[[Any], Any], state: OptState, updates: Updates, like: Params, has_params: bool
 ) -> Exception | None:
-    """Return an error that lists all differences between a state and the one that `init` makes; None if it fits.
-
-    If it fits, the error may name a gradient of another shape than its parameter.
+    """Return a better error than that of an update; None to raise it as it is, perhaps with a note.
 
     Args:
         error: the error of an update with this state.
@@ -45,29 +42,33 @@ def explained(
     if isinstance(error, StateError):
         return None
     differences = _differences(init, state, like)
-    if not differences and has_params:
-        if differences is None and any(map(_is_masked, jtu.tree_leaves(state, is_leaf=_is_masked))):
-            error.add_note(
-                "Does a function that returns a mask or labels look at values? It is called with the params in init, "
-                "and with the updates in update, where it must select the same leaves: let it look at shapes and dtypes"
-            )
-        return _of_gradients(error, updates, like)
-    if not differences:
+    if differences:
+        hint = _hint(like, has_params)
+        return _error(init, state, like, differences, hint, f"\nIt led to {describe_error(error)}")
+    if not has_params:
         if _differences(init, state, updates):
             error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
         return None
-    hint = ""
+    if differences is None and any(map(_is_masked, jtu.tree_leaves(state, is_leaf=_is_masked))):
+        error.add_note(
+            "Does a function that returns a mask or labels look at values? It is called with the params in init, and "
+            "with the updates in update, where it must select the same leaves: let it look at shapes and dtypes"
+        )
+    return _of_gradients(error, updates, like)
+
+
+def _hint(like: Params, has_params: bool) -> str:
+    """Say what else may be wrong where a state does not fit."""
+    hint = "" if has_params else " Pass the params too, if it was made for all of them: update(updates, state, params)."
     if is_nnx_module(like):
         hint = " The params are a module of Flax NNX: pass nnx.state(model, nnx.Param), to init and to update."
-    elif not has_params:
-        hint = " Pass the params too, if it was made for all of them: update(updates, state, params)."
     if any(is_weak(x) and is_traced(x) for x in jtu.tree_leaves(like)):
         hint += (
             f" In the {'params' if has_params else 'updates'}, jax.jit has made an array of a Python number, which "
             "init received as a number: make it an array before init, with jnp.asarray, or jit the step with "
             "equinox.filter_jit, which does not convert it."
         )
-    return _error(init, state, like, differences, hint, f"\nIt led to {describe_error(error)}")
+    return hint
 
 
 def _of_gradients(error: Exception, updates: Updates, params: Params) -> Exception | None:
@@ -81,19 +82,7 @@ def _of_gradients(error: Exception, updates: Updates, params: Params) -> Excepti
     return None
 
 
-def note_none(error: Exception, params: Params) -> None:
-    """Note which function of Optax failed in `init`, if the params inside have None for what is not trained."""
-    if not any(x is None for x in jtu.tree_leaves(params, is_leaf=is_none)):
-        return
-    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
-    if (module := str(innermost.f_globals.get("__name__"))).startswith("optax."):
-        error.add_note(
-            f"{module} received None for each leaf that is not trained. If it cannot take None, leave those "
-            "leaves out with optax.masked(tx, mask), whose mask has False for each of them"
-        )
-
-
-def check_fits(init: Callable[[Any], Any], state: OptState, params: Params) -> None:
+def check_integers(init: Callable[[Any], Any], state: OptState, params: Params) -> None:
     """Raise a StateError if a state that has an array of integers or bools is not one that `init` makes.
 
     Every other state that does not fit raises an error of its own, of another structure or shape, or in a cast. But
@@ -109,8 +98,8 @@ def check_fits(init: Callable[[Any], Any], state: OptState, params: Params) -> N
 
 
 def _has_integers(x: object) -> bool:
-    """Whether a leaf is an array with axes that is not one of floats."""
-    return not issubdtype(getattr(x, "dtype", None), jnp.inexact) and is_array(x) and x.ndim > 0
+    """Whether a leaf is an array with axes, of integers, bools or keys."""
+    return is_array(x) and x.ndim > 0 and not issubdtype(x.dtype, jnp.inexact)
 
 
 def _is_masked(x: object) -> bool:

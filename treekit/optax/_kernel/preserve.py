@@ -1,9 +1,13 @@
 """Preserve the dtypes, the structure and the shapes of state and updates.
 
-Who casts when? The boundary casts what the outermost core returns. Inside, a cast is made only where somebody relies on
-it: `preserving` around a step that may not run, since both ways need equal types (`MultiSteps`, `apply_if_finite` and
-similar), and around one whose results are rounded (`store_state`); `preserving_updates` around a link of a chain, since
-the next one may not accept the updates of an injected rate, which is f32 at least.
+Who casts results, and when? The boundary casts what the outermost core returns. Inside, they are cast only where
+somebody relies on it: `preserving` around a step that may not run, since both ways need equal types (`MultiSteps`,
+`apply_if_finite` and similar), and around one whose results are rounded (`store_state`); `preserving_updates` around a
+link of a chain, since the next one may not accept the updates of an injected rate, which is f32 at least.
+
+What goes into a core is cast by those who compute in another dtype: `MultiSteps` casts its sums to the dtypes of the
+gradients, `lbfgs` computes in those of the params, `store_state` in those that it was told, and `inject_hyperparams` in
+f32 where JAX refuses to mix dtypes.
 """
 
 import contextlib
@@ -62,7 +66,7 @@ def preserving(core: Core) -> Core:
 
 
 def preserving_updates(core: Core) -> Core:
-    """Return a core that preserves the dtypes of the updates; whoever contains it preserves those of its state."""
+    """Return a core that preserves the dtypes of the updates; those of its state are cast further out."""
     inner_init, inner_update = core
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:

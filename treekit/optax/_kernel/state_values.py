@@ -8,7 +8,7 @@ from treekit._base.describe import describe
 from treekit._base.dtype import copied, shape_of
 from treekit._base.jax import is_ref, jtu
 from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
-from treekit._base.predicates import can_be_trained
+from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
 from treekit._compare.prefix import flatten_updates
@@ -37,7 +37,7 @@ def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Ca
     The result is a tree of arrays of its own: others are copied, and what a reference refers to now.
     """
     leaves, treedef = jtu.tree_flatten(params)
-    leaves = [x[...] if is_ref(x) else x for x in leaves]
+    leaves = floats_as_arrays([x[...] if is_ref(x) else x for x in leaves])
     values: dict[int, Any] = {}
     for path, tree in trees.items():
         parts = _parts(tree, params, f"{what} in the state")

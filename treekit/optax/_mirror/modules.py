@@ -38,7 +38,7 @@ def names_of(theirs: ModuleType) -> Names:
     return Names(get, lambda: dir(theirs), [name for name in dir(theirs) if not name.startswith("_")])
 
 
-def _is_submodule(value: object, name: str) -> bool:
+def _is_submodule(value: object, name: str) -> bool:  # of `optax` itself: its submodules have none
     return isinstance(value, ModuleType) and value.__name__ == f"optax.{name}"
 
 

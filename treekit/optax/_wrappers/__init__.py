@@ -6,5 +6,6 @@
   a link of a `chain`? `traced`: what can they not decide under jit?
 - `inject`: is this argument a number, a schedule, or passed on?
 - `apply`: how are updates added to params? `lbfgs`: how does a line search run on a model?
-- `monitor`: measurements of the updates; `update`: an average of the params, or a copy
+- `monitor`: measurements of the updates; `update`: an average of the params, or a copy; `schedule_free`: the params to
+  evaluate with; `tree_set`: other numbers in a state
 """

@@ -67,9 +67,9 @@ def bind(factory: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Ma
 
 
 def call_of(factory: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Call, bool]:
-    """Return a call that is to be injected, and whether it is one of Optax's own factory.
+    """Return a call whose arguments are to be injected, and whether it is one of Optax's own factory.
 
-    In place of a factory of `treekit.optax`, its core is called by Optax's own.
+    A factory of `treekit.optax` is replaced by Optax's own, so that its result runs inside of one boundary.
     """
     try:
         original = ORIGINALS.get(factory)

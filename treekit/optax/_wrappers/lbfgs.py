@@ -9,11 +9,12 @@ from treekit._arrays.map import cast_tree_like, check_shapes
 from treekit._base.describe import describe
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.predicates import is_inexact_array
+from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._compare.prefix import updates_mismatch
-from treekit._select.filter import combine, partition
+from treekit._select.filter import combine
 from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.trained import trained
 from treekit.optax._kernel.transformation import Core, GradientTransformation, ValueAndGradFn, core_of
 from treekit.optax._wrappers.traced import named_schedule
 
@@ -103,8 +104,7 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
         value_fn: takes params, or a raw model, and further arguments, and returns a real array of shape ().
 
     Returns:
-        A function `(params, *args, state, **kwargs) -> (value, grad)`; `grad` is None for leaves that are not inexact
-            arrays.
+        A function `(params, *args, state, **kwargs) -> (value, grad)`; `grad` is None for leaves that are not trained.
 
     Raises:
         ValueError: raised by that function if the state does not have value and gradient.
@@ -123,29 +123,29 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
                 "Value or gradient not found in the state. The optimizer must store both, as lbfgs does, and "
                 "scale_by_backtracking_linesearch with store_grad=True."
             )
-        inexact, rest = partition(params, is_inexact_array)
+        inside = trained(params)
 
-        def fn(inexact_params: Params) -> Any:
-            return value_fn(combine(inexact_params, rest), *args, **kwargs)
+        def fn(inside: Params) -> Any:
+            return value_fn(combine(inside, params), *args, **kwargs)
 
         def compute(like: PyTree) -> tuple[Any, Any]:
-            new_value, new_grad = untyped.value_and_grad(fn)(inexact)
+            new_value, new_grad = untyped.value_and_grad(fn)(inside)
             return cast_like(new_value, value), jtu.tree_map(cast_like, new_grad, like)
 
-        grad = _where_inexact(params, grad)
-        if jtu.tree_structure(grad) != jtu.tree_structure(inexact):  # as inside masked
-            return compute(inexact)
+        grad = _where_trained(inside, grad)
+        if jtu.tree_structure(grad) != jtu.tree_structure(inside):  # as inside masked
+            return compute(inside)
         new_value, new_grad = lax.cond(jnp.isfinite(value), lambda: (value, grad), lambda: compute(grad))
         return new_value, new_grad
 
     return value_and_grad
 
 
-def _where_inexact(params: Params, grad: Updates) -> Any:
-    """Return the gradient as JAX would, with None for params that are not inexact arrays."""
-    leaves, treedef = jtu.tree_flatten(params)
+def _where_trained(inside: Params, grad: Updates) -> Any:
+    """Return the gradient with None where the params inside have None; None if it has another structure."""
+    leaves, treedef = jtu.tree_flatten(inside, is_leaf=is_none)
     try:
         grads = treedef.flatten_up_to(grad)
     except ValueError:
         return None
-    return treedef.unflatten([g if is_inexact_array(p) else None for p, g in zip(leaves, grads, strict=True)])
+    return treedef.unflatten([None if x is None else g for x, g in zip(leaves, grads, strict=True)])

@@ -184,6 +184,25 @@ class MultiSteps(Generic[StepsState], _Base):
         return at_boundary(Core(self.init, self.update)) if is_subclassed else self._tx
 
 
+class _Advance(NamedTuple):
+    """How a step counts in its round.
+
+    Attributes:
+        weight: the weight of the gradients, 0 if they are skipped, and 1 without weights.
+        weight_sum: the sum of the weights in the round, this one included.
+        is_first: whether it has all of that sum, so that what an earlier round has left is discarded.
+        should_step: whether the inner transformation runs, which it does at the end of a round in which there is
+            something to step with.
+        new_state: the state after the step, without the inner state and the accumulator.
+    """
+
+    weight: Any
+    weight_sum: Any
+    is_first: Any
+    should_step: Any
+    new_state: Any
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Steps:
     """The core of a `MultiSteps`, whose arguments these are; `inner` preserves dtypes and structure."""
@@ -234,15 +253,7 @@ class _Steps:
             inner_opt_state=inner_state, acc_grads=treedef.unflatten(acc)
         )
 
-    def _advance(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> tuple[Any, ...]:
-        """Return how this step counts, and the state after it, without the inner state and the accumulator.
-
-        Returns:
-            The weight of the gradients, 0 if they are skipped, and 1 without weights; the sum of the weights in the
-            round, this one included; whether it has all of that, so that what an earlier round has left is discarded;
-            whether the inner transformation runs, which it does at the end of a round in which there is something to
-            step with; and the new state.
-        """
+    def _advance(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> "_Advance":
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self.every_k(gradient_step) if callable(self.every_k) else self.every_k
         _check_k(k_steps)
@@ -268,7 +279,7 @@ class _Steps:
         if self.weighted:
             kept = jnp.where(skip, strengthen(state.weight_sum), weight_sum)
             new = WeightedMultiStepsState(**new._asdict(), weight_sum=kept)
-        return weight, weight_sum, sum_before == 0, should_step, new
+        return _Advance(weight, weight_sum, sum_before == 0, should_step, new)
 
     def _skip(self, updates: Updates, gradient_step: object, params: Params) -> tuple[Any, Any]:
         if self.should_skip is None:

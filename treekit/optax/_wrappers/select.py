@@ -52,7 +52,7 @@ def masked(
     return at_boundary(_masked(core_of(inner), MaskFunction(mask, "mask"), any_shape=mask_compatible_extra_args))
 
 
-def _masked(core: Core, mask: "MaskFunction", *, any_shape: bool) -> Core:
+def _masked(core: Core, mask: MaskFunction, *, any_shape: bool) -> Core:
     """Run a core on the part that a mask selects, and pass on the updates of the rest."""
     inner_init, inner_update = core
 
@@ -126,7 +126,7 @@ def _partition(cores: Mapping[Any, Core], select: Callable[[Any], Any], *, any_s
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         parts, inner = select(updates), states()
-        for key, inner_update in inner_updates.items():
+        for key, inner_update in inner_updates.items():  # the parts are disjoint: a later one finds its gradients
             old = state.inner_states[key].inner_state
             news, new = _update_part(inner_update, parts[key], updates, old, params, extra, any_shape)
             updates, inner[key] = _filled(parts[key], news, updates), optax.MaskedState(new)
@@ -214,7 +214,7 @@ def _update_part(
     state: OptState,
     params: Params,
     extra: Mapping[str, Any],
-    any_shape: bool = False,
+    any_shape: bool,
 ) -> tuple[Any, Any]:
     """Update a part of the params: a tree like them with holes, None or MaskedNode, for what is left out.
 

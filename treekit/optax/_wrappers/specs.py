@@ -52,6 +52,8 @@ def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
         name: what the user calls the mask.
     """
 
+    resolved, prefix_treedef, matches = resolve(mask, params, _is_bool, name)
+
     def value(i: int, leaf: object, part: PyTree) -> Any:
         if _is_bool(leaf):
             return bool(leaf)
@@ -65,7 +67,6 @@ def resolve_mask(mask: Mask, params: Params, name: str) -> Any:
             f"{name} must have bools at its leaves; at {path} it has {short(leaf)} of type {type(leaf).__name__}{hint}"
         )
 
-    resolved, prefix_treedef, matches = resolve(mask, params, _is_bool, name)
     return prefix_treedef.unflatten(value(i, *match) for i, match in enumerate(matches))
 
 
@@ -101,6 +102,7 @@ def parts_by_label(labels: Labels, keys: frozenset[Any], params: Params) -> dict
                 f"{f'. Did you mean {nearest[0]!r}?' if nearest else '.'}\nParameter labels: {used}\n"
                 f"Transforms keys: {_names(keys)}"
             )
+    # A part without arrays needs no label: each group has it as it is.
     return {
         key: prefix_treedef.unflatten(
             part if label == key or not is_label(label) else optax.MaskedNode() for label, part in matches

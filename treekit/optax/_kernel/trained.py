@@ -1,0 +1,120 @@
+"""What is trained? The params taken apart; and what a user may mistake for params that are trained.
+
+An array that `can_be_trained` is, unless a class declares that it is not. Everything else is None inside of the
+boundary, and a MaskedNode stays one.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import optax
+
+from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import has_dtype, owned, stands_for_array
+from treekit._base.jax import is_ref, jtu
+from treekit._base.key_path import is_nnx_module, leaf_path_text
+from treekit._base.patterns import listed
+from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
+from treekit._base.types import LeafPredicate, Params, PyTreeDef
+from treekit._select.trainable import declared_frozen, declares
+from treekit.optax._kernel.state_map import is_hole, is_optimizer_state
+
+
+def trained(params: Params) -> Any:
+    """Return the params inside: the arrays that are trained, and None for everything else."""
+    return flatten(params).inside()
+
+
+class Flat(NamedTuple):
+    """A tree of params taken apart, with None and MaskedNode as leaves.
+
+    Attributes:
+        tree: the tree.
+        treedef: its structure.
+        leaves: its leaves.
+        arrays: the same, with the arrays of references.
+        can_train: for each leaf, whether it is an array that can be trained.
+        is_trained: for each leaf, whether it is trained: it can be, and no class declares that it is not.
+    """
+
+    tree: Params
+    treedef: PyTreeDef
+    leaves: list[Any]
+    arrays: list[Any]
+    can_train: list[bool]
+    is_trained: list[bool]
+
+    def inside(self, parts: Iterable[Any] | None = None) -> Any:
+        """Return a tree with these parts, by default the arrays, for what is trained. Arrays of NumPy are copied."""
+        triples = zip(self.is_trained, self.arrays if parts is None else parts, self.leaves, strict=True)
+        return self.treedef.unflatten(
+            owned(part) if is_trained else leaf if isinstance(leaf, optax.MaskedNode) else None
+            for is_trained, part, leaf in triples
+        )
+
+
+def flatten(tree: Params, can_train: LeafPredicate = can_be_trained) -> Flat:
+    """Take params apart.
+
+    Args:
+        tree: the params; or the updates, where the params are not passed.
+        can_train: whether a leaf is an array that can be trained.
+    """
+    classes = set[Any]()
+
+    def stop(x: object) -> bool:
+        classes.add(type(x))
+        return is_hole(x)
+
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
+    arrays = floats_as_arrays([x[...] if is_ref(x) else x for x in leaves])
+    can = is_trained = list(map(can_train, arrays))
+    if any(map(declares, classes)):
+        frozen = declared_frozen(tree, is_hole)
+        is_trained = [x and not is_frozen for x, is_frozen in zip(can, frozen, strict=True)]
+    return Flat(tree, treedef, leaves, arrays, can, is_trained)
+
+
+def check_params(params: Params) -> None:
+    """Raise a TypeError for what a user may mistake for params: a class, a module of Flax NNX, a state."""
+    if is_nnx_module(params) and not isinstance(params, type):
+        raise TypeError(
+            f"init received the module {type(params).__name__} of Flax NNX, whose variables are not its params only: "
+            "pass nnx.state(model, nnx.Param), to init and to update"
+        )
+    if params is not None and jtu.all_leaves([params]) and not is_parameter(params):
+        advice = "an instance of this class" if isinstance(params, type) else "a pytree with arrays"
+        raise TypeError(
+            f"init takes the params, or a model, and received {describe_value(params)}, which has no parameters. "
+            f"Pass {advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
+        )
+    children = jtu.tree_leaves(params, is_leaf=lambda x: x is not params)
+    if is_optimizer_state(params) or (children and all(map(is_optimizer_state, children))):  # those of a chain
+        raise TypeError("init takes the params, or a model, and received the state of an optimizer")
+
+
+def check_something_is_trained(flat: Flat) -> None:
+    """Raise a TypeError for params without an array that can be trained, of which some look like arrays.
+
+    Inside of a mask, where leaves are MaskedNodes, the others may all be integers.
+    """
+    if any(flat.can_train) or any(isinstance(x, optax.MaskedNode) for x in flat.leaves):
+        return
+    found = [
+        f"{leaf_path_text(flat.tree, i, is_hole)}, which is {describe(x)}"
+        for i, x in enumerate(flat.leaves)
+        if _looks_like_array(x)
+    ]
+    if found:
+        raise TypeError(
+            f"init received nothing that can be trained: {listed(found)}. Only floating-point and complex arrays are "
+            "trained. Make what you want to train such an array, jnp.asarray(x, float); if an object has an array, "
+            "register its class, with treekit.node or treekit.register_node, or pass the array"
+        )
+
+
+def _looks_like_array(x: object) -> bool:
+    """Whether a user may take a leaf for an array that is trained: one of numbers, or an object that is like one."""
+    if has_dtype(x):
+        return is_numeric_array(x)
+    return stands_for_array(x) or (hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type))
