@@ -11,59 +11,6 @@ from typing import Any, TypeAlias, cast
 from treekit._base.describe import describe_value
 
 Pattern: TypeAlias = str | re.Pattern[str]
-_NEAREST = 5  # the number of paths that an error lists
-_COMPARED = 100  # how many characters of each end of a name are compared, since the time grows with their square
-
-
-def pattern_text(pattern: Pattern) -> str:
-    """Return a glob, or the source of a regular expression."""
-    return pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-
-
-def nearest(wanted: str, names: Sequence[str]) -> str:
-    """List the names that are most similar to this one, for an error message."""
-    ends = {_ends(name): name for name in reversed(names)}
-    found = difflib.get_close_matches(_ends(wanted), ends, _NEAREST, cutoff=0.0)
-    return listed([ends[x] for x in found]) or "there are none"
-
-
-def _ends(name: str) -> str:
-    return name if len(name) <= 2 * _COMPARED else name[:_COMPARED] + name[-_COMPARED:]
-
-
-def must_match(pattern: Pattern, names: Iterable[str]) -> str:
-    """Say for an error what a pattern that matches none of these names must match."""
-    if not isinstance(pattern, re.Pattern):
-        return "A pattern must match a whole name: '**.name' matches at any depth, and 'name.**' everything below"
-    part = next((name for name in names if pattern.search(name)), None)
-    only = "" if part is None else f". This one matches only a part of {part}"
-    return f"A regular expression must match a whole name{only}. Write '.*' for any text before and after"
-
-
-def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NEAREST} more" if len(names) > _NEAREST else ""
-    return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
-
-
-def check_pattern_or_class(x: object) -> Pattern | type[Any]:
-    if isinstance(x, type):
-        return x
-    if isinstance(x, (str, re.Pattern)):
-        return check_pattern(cast(object, x))
-    hint = ". Pass each of them as an argument of its own" if type(x) in (list, tuple) else ""
-    raise TypeError(f"{_MUST_BE}, or a class such as equinox.nn.Linear; found {describe_value(x)}{hint}")
-
-
-_MUST_BE = "a pattern must be a string such as '**.bias', or a compiled regular expression over strings"
-
-
-def check_pattern(pattern: object) -> Pattern:
-    text: object = getattr(pattern, "pattern", pattern)
-    if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
-        raise TypeError(f"{_MUST_BE}; found {describe_value(pattern)}")
-    if pattern == "":
-        raise ValueError("a pattern must not be empty; '**' matches every path")
-    return cast("Pattern", pattern)
 
 
 @functools.lru_cache(10_000)
@@ -179,3 +126,58 @@ def _has_wildcards(text: str) -> bool:
 def _fixed_parts(pattern: Pattern) -> list[str]:
     """Return the parts of a glob that have no wildcards."""
     return [part for part in pattern.split(".") if not _has_wildcards(part)] if isinstance(pattern, str) else []
+
+
+def check_pattern_or_class(x: object) -> Pattern | type[Any]:
+    if isinstance(x, type):
+        return x
+    if isinstance(x, (str, re.Pattern)):
+        return check_pattern(cast(object, x))
+    hint = ". Pass each of them as an argument of its own" if type(x) in (list, tuple) else ""
+    raise TypeError(f"{_MUST_BE}, or a class such as equinox.nn.Linear; found {describe_value(x)}{hint}")
+
+
+_MUST_BE = "a pattern must be a string such as '**.bias', or a compiled regular expression over strings"
+
+
+def check_pattern(pattern: object) -> Pattern:
+    text: object = getattr(pattern, "pattern", pattern)
+    if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
+        raise TypeError(f"{_MUST_BE}; found {describe_value(pattern)}")
+    if pattern == "":
+        raise ValueError("a pattern must not be empty; '**' matches every path")
+    return cast("Pattern", pattern)
+
+
+def pattern_text(pattern: Pattern) -> str:
+    """Return a glob, or the source of a regular expression."""
+    return pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+
+
+def nearest(wanted: str, names: Sequence[str]) -> str:
+    """List the names that are most similar to this one, for an error message."""
+    ends = {_ends(name): name for name in reversed(names)}
+    found = difflib.get_close_matches(_ends(wanted), ends, _NEAREST, cutoff=0.0)
+    return listed([ends[x] for x in found]) or "there are none"
+
+
+def _ends(name: str) -> str:
+    return name if len(name) <= 2 * _COMPARED else name[:_COMPARED] + name[-_COMPARED:]
+
+
+def must_match(pattern: Pattern, names: Iterable[str]) -> str:
+    """Say for an error what a pattern that matches none of these names must match."""
+    if not isinstance(pattern, re.Pattern):
+        return "A pattern must match a whole name: '**.name' matches at any depth, and 'name.**' everything below"
+    part = next((name for name in names if pattern.search(name)), None)
+    only = "" if part is None else f". This one matches only a part of {part}"
+    return f"A regular expression must match a whole name{only}. Write '.*' for any text before and after"
+
+
+def listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NEAREST} more" if len(names) > _NEAREST else ""
+    return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
+
+
+_NEAREST = 5  # the number of paths that an error lists
+_COMPARED = 100  # how many characters of each end of a name are compared, since the time grows with their square
