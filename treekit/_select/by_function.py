@@ -14,8 +14,8 @@ from treekit._base.describe import RUNS_ITS_CODE, describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_name, path_text, walk
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
+from treekit._select.advice import a_static_field, field_names
 from treekit._select.selection import Selection
-from treekit._select.walk import a_static_field, field_names
 
 
 class ByFunction(Selection):

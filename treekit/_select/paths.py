@@ -22,9 +22,10 @@ from treekit._base.patterns import (
 from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
+from treekit._select.advice import no_instance, unnamed_field
 from treekit._select.filter import TreeSpec
 from treekit._select.masks import MaskSpec
-from treekit._select.walk import Matched, no_instance, unnamed_field, walk_matched
+from treekit._select.walk import Matched, walk_matched
 
 Selector: TypeAlias = Pattern | type[Any]
 
