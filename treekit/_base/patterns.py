@@ -12,22 +12,25 @@ from treekit._base.describe import describe_value
 
 Pattern: TypeAlias = str | re.Pattern[str]
 
+# In a regular expression over names with a dot after each part: any number of parts, as many or as few as possible.
+_MOST_PARTS = r"(?:[^.]*\.)*"
+_FEWEST_PARTS = f"{_MOST_PARTS}?"
+
 
 @functools.lru_cache(10_000)
 def _regex_of(glob: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression over a name with a dot after each part, and a group for each `*` and `**`.
+    r"""Return a glob as a regular expression over a name with a dot after each part, and a group for each `*` and `**`.
 
     A wildcard matches as little as it can, and is not tried again once what follows it is found: so the time grows
     with the glob times the name. The last `**` matches what is left.
+
+    For example, `a.**.b*` becomes `a\.((?:[^.]*\.)*)b(?>([^.]*?)\.)`: the first group is for `**`, the second for `*`.
     """
     start, *rest = ("".join(map(_regex_of_part, parts)) for parts in _split_at_stars(glob))
     if not rest:
         return re.compile(start)
     *middle, end = rest
-    return re.compile(f"{start}{''.join(rf'(?>({_PARTS}?){x})' for x in middle)}({_PARTS}){end}")
-
-
-_PARTS = r"(?:[^.]*\.)*"
+    return re.compile(f"{start}{''.join(f'(?>({_FEWEST_PARTS}){x})' for x in middle)}({_MOST_PARTS}){end}")
 
 
 def _split_at_stars(glob: str) -> list[list[str]]:
@@ -63,11 +66,14 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     If it matches in several ways, the first of them matches as much as it can, then the second, and so on. A `**` also
     matches the dot at its end; the name gets one.
     """
-    # Read backwards, the last wildcard matches the least. A `**` then has its dot at the other end.
+    # Read backwards, the last wildcard matches the least.
     backwards = _with_dot(name[::-1])
     match = _regex_of(glob[::-1]).fullmatch(backwards)
+    # `regs[0]` is the whole match; the others, last first, are in the order of `glob`.
     spans: Sequence[tuple[int, int]] = match.regs[:0:-1] if match else []
+    # In a reversed name a `**` has its dot in front, so its span moves by one.
     dots = [x[1] is not None for x in _WILDCARD.finditer(glob)]
+    # `i` read backwards is `last - i` read forwards.
     last = len(backwards) - 1
     return [(last - end + dot, last - start + dot) for (start, end), dot in zip(spans, dots, strict=True)]
 
@@ -80,6 +86,7 @@ def may_match_below(pattern: Pattern, name: str) -> bool:
     if isinstance(pattern, re.Pattern):
         return True
     parts = pattern.split(".")
+    # A part of the pattern must be left for what continues the name. A `**` at its end matches that too.
     beginnings = [".".join(parts[:i]) for i in range(1, len(parts) + (parts[-1] == "**"))]
     return not name or any(is_match(beginning, name) for beginning in beginnings)
 
