@@ -11,7 +11,10 @@ from treekit._base.layouts import layout_of
 
 
 def unnamed_field(field: str, nodes: Iterable[object]) -> str:
-    """Say for an error that one of these nodes, which has a field of this name, is registered without key paths."""
+    """Say for an error that one of these nodes, which has a field of this name, is registered without key paths.
+
+    The text begins with ". ", to follow the rest of the error; it is "" if there is no such node.
+    """
     for x in nodes:
         if (field in field_names(x) or field in getattr(x, "__dict__", ())) and not has_keys(x):
             names = ", ".join(text for text, _ in keyed_children(x) if text)
