@@ -85,7 +85,7 @@ def walk(x: PyTree, is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
 def start_below(start: str, text: str | None) -> str:
     """Return the name of a child with a dot at its end, given that of its parent and its key; "" for the root.
 
-    With the dot, since the name of a key "" is that of the root, but `.a` below that key is not `a`.
+    The dot distinguishes the root, `""`, from a child whose key is the empty string, `"."`.
     """
     return start if text is None else f"{start}{text}."
 

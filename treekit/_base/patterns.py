@@ -11,76 +11,26 @@ from typing import Any, TypeAlias, cast
 from treekit._base.describe import describe_value
 
 Pattern: TypeAlias = str | re.Pattern[str]
-_NEAREST = 5  # the number of paths that an error lists
-_COMPARED = 100  # how many characters of each end of a name are compared, since the time grows with their square
 
-
-def pattern_text(pattern: Pattern) -> str:
-    """Return a glob, or the source of a regular expression."""
-    return pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-
-
-def nearest(wanted: str, names: Sequence[str]) -> str:
-    """List the names that are most similar to this one, for an error message."""
-    ends = {_ends(name): name for name in reversed(names)}
-    found = difflib.get_close_matches(_ends(wanted), ends, _NEAREST, cutoff=0.0)
-    return listed([ends[x] for x in found]) or "there are none"
-
-
-def _ends(name: str) -> str:
-    return name if len(name) <= 2 * _COMPARED else name[:_COMPARED] + name[-_COMPARED:]
-
-
-def must_match(pattern: Pattern, names: Iterable[str]) -> str:
-    """Say for an error what a pattern that matches none of these names must match."""
-    if not isinstance(pattern, re.Pattern):
-        return "A pattern must match a whole name: '**.name' matches at any depth, and 'name.**' everything below"
-    part = next((name for name in names if pattern.search(name)), None)
-    only = "" if part is None else f". This one matches only a part of {part}"
-    return f"A regular expression must match a whole name{only}. Write '.*' for any text before and after"
-
-
-def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NEAREST} more" if len(names) > _NEAREST else ""
-    return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
-
-
-def check_pattern_or_class(x: object) -> Pattern | type[Any]:
-    if isinstance(x, type):
-        return x
-    if isinstance(x, (str, re.Pattern)):
-        return check_pattern(cast(object, x))
-    hint = ". Pass each of them as an argument of its own" if type(x) in (list, tuple) else ""
-    raise TypeError(f"{_MUST_BE}, or a class such as equinox.nn.Linear; found {describe_value(x)}{hint}")
-
-
-_MUST_BE = "a pattern must be a string such as '**.bias', or a compiled regular expression over strings"
-
-
-def check_pattern(pattern: object) -> Pattern:
-    text: object = getattr(pattern, "pattern", pattern)
-    if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
-        raise TypeError(f"{_MUST_BE}; found {describe_value(pattern)}")
-    if pattern == "":
-        raise ValueError("a pattern must not be empty; '**' matches every path")
-    return cast("Pattern", pattern)
+# In a regular expression over names with a dot after each part: any number of parts, as many or as few as possible.
+_MOST_PARTS = r"(?:[^.]*\.)*"
+_FEWEST_PARTS = f"{_MOST_PARTS}?"
 
 
 @functools.lru_cache(10_000)
 def _regex_of(glob: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression over a name with a dot after each part, and a group for each `*` and `**`.
+    r"""Return a glob as a regular expression over a name with a dot after each part, and a group for each `*` and `**`.
 
     A wildcard matches as little as it can, and is not tried again once what follows it is found: so the time grows
     with the glob times the name. The last `**` matches what is left.
+
+    For example, `a.**.b*` becomes `a\.((?:[^.]*\.)*)b(?>([^.]*?)\.)`: the first group is for `**`, the second for `*`.
     """
     start, *rest = ("".join(map(_regex_of_part, parts)) for parts in _split_at_stars(glob))
     if not rest:
         return re.compile(start)
     *middle, end = rest
-    return re.compile(f"{start}{''.join(rf'(?>({_PARTS}?){x})' for x in middle)}({_PARTS}){end}")
-
-
-_PARTS = r"(?:[^.]*\.)*"
+    return re.compile(f"{start}{''.join(f'(?>({_FEWEST_PARTS}){x})' for x in middle)}({_MOST_PARTS}){end}")
 
 
 def _split_at_stars(glob: str) -> list[list[str]]:
@@ -116,11 +66,14 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     If it matches in several ways, the first of them matches as much as it can, then the second, and so on. A `**` also
     matches the dot at its end; the name gets one.
     """
-    # Read backwards, the last wildcard matches the least. A `**` then has its dot at the other end.
+    # Read backwards, the last wildcard matches the least.
     backwards = _with_dot(name[::-1])
     match = _regex_of(glob[::-1]).fullmatch(backwards)
+    # `regs[0]` is the whole match; the others, last first, are in the order of `glob`.
     spans: Sequence[tuple[int, int]] = match.regs[:0:-1] if match else []
+    # In a reversed name a `**` has its dot in front, so its span moves by one.
     dots = [x[1] is not None for x in _WILDCARD.finditer(glob)]
+    # `i` read backwards is `last - i` read forwards.
     last = len(backwards) - 1
     return [(last - end + dot, last - start + dot) for (start, end), dot in zip(spans, dots, strict=True)]
 
@@ -133,6 +86,7 @@ def may_match_below(pattern: Pattern, name: str) -> bool:
     if isinstance(pattern, re.Pattern):
         return True
     parts = pattern.split(".")
+    # A part of the pattern must be left for what continues the name. A `**` at its end matches that too.
     beginnings = [".".join(parts[:i]) for i in range(1, len(parts) + (parts[-1] == "**"))]
     return not name or any(is_match(beginning, name) for beginning in beginnings)
 
@@ -179,3 +133,58 @@ def _has_wildcards(text: str) -> bool:
 def _fixed_parts(pattern: Pattern) -> list[str]:
     """Return the parts of a glob that have no wildcards."""
     return [part for part in pattern.split(".") if not _has_wildcards(part)] if isinstance(pattern, str) else []
+
+
+def check_pattern_or_class(x: object) -> Pattern | type[Any]:
+    if isinstance(x, type):
+        return x
+    if isinstance(x, (str, re.Pattern)):
+        return check_pattern(cast(object, x))
+    hint = ". Pass each of them as an argument of its own" if type(x) in (list, tuple) else ""
+    raise TypeError(f"{_MUST_BE}, or a class such as equinox.nn.Linear; found {describe_value(x)}{hint}")
+
+
+_MUST_BE = "a pattern must be a string such as '**.bias', or a compiled regular expression over strings"
+
+
+def check_pattern(pattern: object) -> Pattern:
+    text: object = getattr(pattern, "pattern", pattern)
+    if not isinstance(text, str) or not isinstance(pattern, (str, re.Pattern)):
+        raise TypeError(f"{_MUST_BE}; found {describe_value(pattern)}")
+    if pattern == "":
+        raise ValueError("a pattern must not be empty; '**' matches every path")
+    return cast("Pattern", pattern)
+
+
+def pattern_text(pattern: Pattern) -> str:
+    """Return a glob, or the source of a regular expression."""
+    return pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+
+
+def nearest(wanted: str, names: Sequence[str]) -> str:
+    """List the names that are most similar to this one, for an error message."""
+    ends = {_ends(name): name for name in reversed(names)}
+    found = difflib.get_close_matches(_ends(wanted), ends, _NEAREST, cutoff=0.0)
+    return listed([ends[x] for x in found]) or "there are none"
+
+
+def _ends(name: str) -> str:
+    return name if len(name) <= 2 * _COMPARED else name[:_COMPARED] + name[-_COMPARED:]
+
+
+def must_match(pattern: Pattern, names: Iterable[str]) -> str:
+    """Say for an error what a pattern that matches none of these names must match."""
+    if not isinstance(pattern, re.Pattern):
+        return "A pattern must match a whole name: '**.name' matches at any depth, and 'name.**' everything below"
+    part = next((name for name in names if pattern.search(name)), None)
+    only = "" if part is None else f". This one matches only a part of {part}"
+    return f"A regular expression must match a whole name{only}. Write '.*' for any text before and after"
+
+
+def listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NEAREST} more" if len(names) > _NEAREST else ""
+    return ", ".join(name or "(the root)" for name in names[:_NEAREST]) + more
+
+
+_NEAREST = 5  # the number of paths that an error lists
+_COMPARED = 100  # how many characters of each end of a name are compared, since the time grows with their square

@@ -182,7 +182,7 @@ def _which_differ(x: NDArray[Any], y: NDArray[Any], rtol: float, atol: float) ->
     if differ.any():
         # Only elements that differ are widened: widening a whole large array would take several times its memory.
         left, right = _wide(x[differ]), _wide(y[differ])
-        exact = rtol == atol == 0  # for which NumPy takes all NaN of complex numbers as equal
+        exact = rtol == atol == 0  # `np.isclose` takes any two complex NaNs as equal
         differ[differ] = ~(_are_equal(left, right) if exact else np.isclose(left, right, rtol, atol, equal_nan=True))
     return differ
 

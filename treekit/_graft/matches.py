@@ -1,4 +1,4 @@
-"""Match the leaves of both trees by four rules, in order of precedence.
+"""Match the leaves of both trees by four rules. The first precedes the others, which concern disjoint leaves.
 
 In optimizer states, names depend on the wrappers. So there, a new leaf and an old one match if they have the same slot:
 the keys above the outermost state, the class of the state, the field and the parameter. Several old leaves may have it.
@@ -9,7 +9,8 @@ the keys above the outermost state, the class of the state, the field and the pa
 3. Companions, the rest of a state, such as its count, follow the moments in it. In a state without moments, such as
    that of a schedule, they follow the moments with the same label. If one of the trees has no moments, the labels
    decide, as in rule 2.
-4. Hyperparameters only get an old one with the same label, since a new group has its own.
+4. Hyperparameters only get an old one with the same label, since a new group has its own. If there are moments with
+   this label, and none of them comes from an old state with it, hyperparameters get no old value.
 
 If several are left, names decide, if they are the same in both trees and no moment with this label has moved to another
 name. If names do not decide, all old values must be equal, as counts often are.
@@ -37,7 +38,7 @@ X = TypeVar("X", Leaf, Source)
 # The old values of new leaves. Those after the first are equal to it, as counts often are.
 Matches = dict[Leaf, list[Source]]
 # By a state, or by a group of states with one label: the old states that its moments come from.
-Origins = Mapping[object, set[StateNode]]
+_Origins = Mapping[object, set[StateNode]]
 
 
 def match_leaves(new: Sequence[Leaf], old: Mapping[str, Source], fresh: Container[str]) -> Matches:
@@ -101,7 +102,7 @@ def _moments(states: _States) -> Matches:
     return {leaf: _decide(leaf, *states.of_label(leaf), states) for leaf in moments}
 
 
-def _origins(new: Iterable[Leaf], matches: Matches, states: _States) -> Origins:
+def _origins(new: Iterable[Leaf], matches: Matches, states: _States) -> _Origins:
     """Return the old states that moments come from, unless there are no old moments below the same keys."""
     origins: dict[object, set[StateNode]] = defaultdict(set)
     old_keys = {slot.keys for slot in states.theirs if slot.is_of_param}
@@ -111,7 +112,7 @@ def _origins(new: Iterable[Leaf], matches: Matches, states: _States) -> Origins:
     return origins
 
 
-def _companions(states: _States, origins: Origins) -> Matches:
+def _companions(states: _States, origins: _Origins) -> Matches:
     """Match the rest of each state, which follows its moments."""
     matches: Matches = {}
     for leaf in [x for x in states.leaves if not (x.slot.is_of_param or x.slot.is_hyperparam)]:
@@ -127,7 +128,7 @@ def _companions(states: _States, origins: Origins) -> Matches:
     return matches
 
 
-def _hyperparams(states: _States, origins: Origins) -> Matches:
+def _hyperparams(states: _States, origins: _Origins) -> Matches:
     """Match hyperparameters by their labels, unless the moments with this label had another one."""
     matches: Matches = {}
     for leaf in [x for x in states.leaves if x.slot.is_hyperparam]:
@@ -139,7 +140,7 @@ def _hyperparams(states: _States, origins: Origins) -> Matches:
 
 
 def _by_slot(leaves: Iterable[X]) -> dict[Slot, list[X]]:
-    """Index leaves by their slots; where `rename` gives a state the keys of another, it displaces that."""
+    """Index leaves by their slots; a state that `rename` moved there replaces the one that was there."""
     by_slot: dict[Slot, list[X]] = defaultdict(list)
     for x in leaves:
         by_slot[x.slot].append(x)
@@ -156,7 +157,7 @@ def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], states: _
     Args:
         leaf: the leaf.
         rivals: the new leaves that the sources are for, this one included.
-        sources: the old values that it may get. If it is fresh and names do not decide, it uses them all.
+        sources: the old values that it may get. If names do not decide, a fresh leaf returns all of them, as used.
         states: which leaves are fresh, and which states have moved.
     """
     named = {x.name: x for x in sources}

@@ -16,12 +16,12 @@ def copy_arguments(
     """Return the arguments with containers copied, except those whose position or name is in `keep`."""
     memo: dict[int, Any] = {}  # one for all arguments, so that objects that they share stay shared
     return (
-        [x if i in keep else copy_containers(x, memo) for i, x in enumerate(args)],
-        {k: x if k in keep else copy_containers(x, memo) for k, x in kwargs.items()},
+        [x if i in keep else _copy_containers(x, memo) for i, x in enumerate(args)],
+        {k: x if k in keep else _copy_containers(x, memo) for k, x in kwargs.items()},
     )
 
 
-def copy_containers(x: object, memo: dict[int, Any]) -> Any:
+def _copy_containers(x: object, memo: dict[int, Any]) -> Any:
     """Copy the containers in `x`, preserving types, sharing and cycles; everything else is not copied.
 
     This is a loop, since containers may be nested more deeply than Python's recursion limit.

@@ -73,6 +73,8 @@ def _create(
         init(self, *args, **kwargs)
         return
     layout: Layout | None = layout_of(cls)
+    # In this order: the instance is one of a subclass, so it is finished, or its class is not a node; `cls` is not a
+    # class made by `@node`, or not any more (twice); the instance has attributes, so it is finished.
     if type(self) is not cls or layout is None or layout.creation is None or vars(self):
         raise _frozen(self, "initialized again")
     if layout.cls is not cls:

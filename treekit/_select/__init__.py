@@ -1,8 +1,10 @@
 """Which leaves, or which nodes, are meant?
 
 - `filter`: those that satisfy a predicate, or a tree of bools
-- `find`: those with a name or of a class (`by_name`, `walk`), or that a function returns (`by_function`); `at`: put
-  others there. Both are a `selection`
-- `paths`: masks and labels by name and by class; `trainable`: a mask by what classes declare
+- `find`: those with a name or of a class (`by_name`, `walk`), or those that a function returns (`by_function`). Both
+  of these are a `selection`; `at` puts other nodes there
+- `masks`: mask functions, which `&`, `|` and `~` combine; `paths`: masks and labels by name and by class; `trainable`:
+  a mask by what classes declare
 - `spec`: is an argument a tree, or a function of the params that returns one?
+- `advice`: what errors say about classes and fields
 """

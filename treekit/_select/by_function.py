@@ -14,8 +14,8 @@ from treekit._base.describe import RUNS_ITS_CODE, describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_name, path_text, walk
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
+from treekit._select.advice import a_static_field, field_names
 from treekit._select.selection import Selection
-from treekit._select.walk import a_static_field, field_names
 
 
 class ByFunction(Selection):
@@ -26,10 +26,10 @@ class ByFunction(Selection):
     """
 
     def __init__(self, where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf, *, strict: bool) -> None:
-        def is_mark(x: object) -> bool:
+        def gets_mark(x: object) -> bool:
             return _is_empty_tuple(x) or (is_leaf is not None and is_leaf(x))
 
-        self._leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_empty_tuple if is_leaf is None else is_mark)
+        self._leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_empty_tuple if is_leaf is None else gets_mark)
         marks: list[Any] = [_EmptyTuple() if _is_empty_tuple(x) else object() for x in self._leaves]
         leaf_of = dict(zip(map(id, marks), self._leaves, strict=True))
         try:
@@ -52,22 +52,22 @@ class ByFunction(Selection):
         parts, treedef = jtu.tree_flatten(self._marked, is_leaf=is_returned)
         self.is_one = any(map(is_returned, parts))
         try:
-            nodes, self.nodes = ([returned], [original]) if self.is_one else (list(returned), list(original))
+            marked_nodes, self.nodes = ([returned], [original]) if self.is_one else (list(returned), list(original))
         except TypeError:
             raise ValueError(
                 f"where did not return a node of the tree, but {describe_value(returned)}. "
                 f"{_hint(self._marked, returned)}"
             ) from None
-        self._index = {id(node): i for i, node in enumerate(nodes)}
+        self._index = {id(node): i for i, node in enumerate(marked_nodes)}
         if not self.is_one:
             parts, treedef = jtu.tree_flatten(self._marked, is_leaf=self._is_selected)
         # The places of the nodes among the parts of the tree, and which node is there.
         places = [(place, self._index[id(x)]) for place, x in enumerate(parts) if self._is_selected(x)]
-        if sorted(i for _, i in places) != list(range(len(nodes))):
-            raise ValueError(_not_one_place_each(nodes, [id(parts[place]) for place, _ in places], self._marked))
+        if sorted(i for _, i in places) != list(range(len(marked_nodes))):
+            raise ValueError(_not_one_place_each(marked_nodes, [id(parts[place]) for place, _ in places], self._marked))
         self._parts, self._treedef, self._places = parts, treedef, places
-        self._kept = nodes  # alive, and with them their ids
-        self.items = [[i] for i in range(len(nodes))]
+        self._kept = marked_nodes  # alive, and with them their ids
+        self.items = [[i] for i in range(len(marked_nodes))]
 
     def _is_selected(self, x: object) -> bool:
         return id(x) in self._index
@@ -80,6 +80,7 @@ class ByFunction(Selection):
         values, out = list(values), list[Any]()
         start = 0  # of the leaves that are not in `out`
         for place, i in self._places:
+            # `out` has one item for each part so far. The parts from there to `place` are leaves, not nodes.
             stop = start + place - len(out)
             out += [*self._leaves[start:stop], values[i]]
             start = stop + jtu.tree_structure(self._parts[place]).num_leaves

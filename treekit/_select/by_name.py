@@ -11,8 +11,9 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import has_keys, walk
 from treekit._base.patterns import Pattern, check_pattern_or_class, must_match, nearest, pattern_text
 from treekit._base.types import IsLeaf, PyTree
+from treekit._select.advice import a_static_field, field_names, no_instance, unnamed_field
 from treekit._select.selection import Selection
-from treekit._select.walk import Indices, a_static_field, field_names, no_instance, unnamed_field, walk_matched
+from treekit._select.walk import Indices, walk_matched
 
 
 class ByName(Selection):
@@ -32,7 +33,8 @@ class ByName(Selection):
         for selector, positions in zip(selectors, self.items, strict=True):
             if strict and not positions:
                 raise ValueError(f"where: {_nothing(selector, tree, is_leaf)}")
-        by_name((x.name, x.node) for x in self._matches if x.patterns)
+        # Only for its error: a pattern that matches two nodes of one name may mean either. A class means all of them.
+        unique_names((x.name, x.node) for x in self._matches if x.patterns)
         for outer, inner in itertools.pairwise(self._matches):
             if self.nested is None and inner.place[: len(outer.place)] == outer.place:
                 self.nested = outer.name, inner.name
@@ -44,7 +46,7 @@ class ByName(Selection):
         return _replace_at(self._tree, [x.place for x in self._matches], values)
 
 
-def by_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def unique_names(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return nodes by name; raise a ValueError if two of them have one name."""
     nodes: dict[str, Any] = {}
     for name, node in named:
@@ -58,25 +60,30 @@ def by_name(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) -> Any:
-    """Return a copy of a tree with other values at some places, none of which is inside another."""
-    new = dict(zip(places, values, strict=True))
-    above = sorted({place[:i] for place in places for i in range(len(place))}, key=len)
-    old: dict[Indices, Any] = {(): tree}
-    treedefs: dict[Indices, Any] = {}
-    for place in above:
-        children, treedefs[place] = jtu.tree_flatten(old[place], is_leaf=functools.partial(operator.is_not, old[place]))
-        old |= {(*place, i): child for i, child in enumerate(children)}
-    for place in reversed(above):  # not by recursion, since trees may be deeper than Python's limit for that
-        below = [(*place, i) for i in range(treedefs[place].num_leaves)]
-        children = [new[x] if x in new else _copy(old[x]) for x in below]
-        new[place] = treedefs[place].unflatten(children)
-        back = jtu.tree_leaves(new[place], is_leaf=functools.partial(operator.is_not, new[place]))
-        if list(map(id, back)) != list(map(id, children)) and not _have_same_leaves(back, children):
+    """Return a copy of a tree with other values at some places, none of which is inside another.
+
+    A class whose unflatten changes its children is an error.
+    """
+    new_at = dict(zip(places, values, strict=True))
+    places_above = sorted({place[:i] for place in places for i in range(len(place))}, key=len)
+    old_at: dict[Indices, Any] = {(): tree}
+    treedef_at: dict[Indices, Any] = {}
+    for place in places_above:
+        node = old_at[place]
+        children, treedef_at[place] = jtu.tree_flatten(node, is_leaf=functools.partial(operator.is_not, node))
+        old_at |= {(*place, i): child for i, child in enumerate(children)}
+    for place in reversed(places_above):  # not by recursion, since trees may be deeper than Python's limit for that
+        below = [(*place, i) for i in range(treedef_at[place].num_leaves)]
+        children = [new_at[x] if x in new_at else _copy(old_at[x]) for x in below]
+        node = new_at[place] = treedef_at[place].unflatten(children)
+        # Flattening the new node must give the children that it was made of.
+        flattened = jtu.tree_leaves(node, is_leaf=functools.partial(operator.is_not, node))
+        if list(map(id, flattened)) != list(map(id, children)) and not _have_same_leaves(flattened, children):
             raise ValueError(
-                f"JAX cannot rebuild {type(old[place]).__qualname__} around other values: it changes them. "
+                f"JAX cannot rebuild {type(old_at[place]).__qualname__} around other values: it changes them. "
                 f"{RUNS_ITS_CODE}"
             )
-    return new[()] if places else _copy(tree)
+    return new_at[()] if places else _copy(tree)
 
 
 def _copy(tree: PyTree) -> Any:

@@ -9,7 +9,7 @@ from treekit._base.patterns import Pattern
 from treekit._base.predicates import is_truly_callable
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._select.by_function import ByFunction
-from treekit._select.by_name import ByName, by_name
+from treekit._select.by_name import ByName, unique_names
 from treekit._select.filter import TreeSpec
 from treekit._select.selection import Selection
 
@@ -55,7 +55,7 @@ def tree_find(
     """
     check_bool("strict", strict)
     selected = find(where, tree, is_leaf, strict=strict)
-    return by_name((name, selected.nodes[i]) for i, name in selected.names())
+    return unique_names((name, selected.nodes[i]) for i, name in selected.names())
 
 
 def find(where: object, tree: PyTree, is_leaf: IsLeaf, *, strict: bool, may_be_empty: bool = False) -> Selection:

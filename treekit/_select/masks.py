@@ -62,7 +62,10 @@ class MaskSpec(TreeSpec):
 
     @abc.abstractmethod
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
-        """Return a bool for each leaf in order; None, which is False in the mask, where it does not ask about it."""
+        """Return for each leaf True, False, or None for one that the mask has no answer for; `~` leaves it None.
+
+        `&` and `|` combine them by three-valued logic. In the mask itself, None becomes False.
+        """
 
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
         return [x is True for x in self._answers(tree, is_leaf)]

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from treekit._base.describe import check_bool, describe_value
@@ -22,11 +22,13 @@ from treekit._base.patterns import (
 from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
+from treekit._select.advice import no_instance, unnamed_field
 from treekit._select.filter import TreeSpec
 from treekit._select.masks import MaskSpec
-from treekit._select.walk import Matched, no_instance, unnamed_field, walk_matched
+from treekit._select.walk import Matched, walk_matched
 
 Selector: TypeAlias = Pattern | type[Any]
+_Selected: TypeAlias = tuple[int, ...]  # the indices of the patterns and classes that select a leaf
 
 
 class NoDefault:
@@ -126,7 +128,7 @@ class PathMask(MaskSpec):
         return f"path_mask({', '.join([*map(_written, self.patterns), *options])})"
 
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
-        first = _first_matches("path_mask", self.patterns, tree, is_leaf, self.strict)
+        first = _first_matches(self.patterns, tree, is_leaf, self.strict)
         return [i is not None for _, i in first]
 
 
@@ -153,7 +155,7 @@ class PathLabels(TreeSpec):
         )
 
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[Any]:
-        first = _first_matches("path_labels", [x for x, _ in self.table], tree, is_leaf, self.strict)
+        first = _first_matches([x for x, _ in self.table], tree, is_leaf, self.strict, are_rows=True)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         default = None if self.default is NoDefault else self.default
         arrays = floats_as_arrays(leaves)
@@ -171,10 +173,19 @@ def _written(x: Selector) -> str:
 
 
 def _first_matches(
-    name: str, selectors: Sequence[Selector], tree: PyTree, is_leaf: IsLeaf, strict: bool
+    selectors: Sequence[Selector], tree: PyTree, is_leaf: IsLeaf, strict: bool, *, are_rows: bool = False
 ) -> list[tuple[str, int | None]]:
-    """Return the path of every leaf, and the index of the first pattern or class that selects it."""
-    leaves: list[tuple[str, tuple[int, ...]]] = []
+    """Return the path of every leaf, and the index of the first pattern or class that selects it.
+
+    Args:
+        selectors: the patterns and classes.
+        tree: any pytree.
+        is_leaf: as in `jax.tree.flatten`.
+        strict: raise an error for one that is not used.
+        are_rows: whether they are the rows of `path_labels`, each of which must decide about a leaf; for `path_mask`,
+            it is enough that each selects one.
+    """
+    leaves: list[tuple[str, _Selected]] = []
     holes: list[Matched] = []
     instances: set[int] = set()
     for x in walk_matched(selectors, tree, is_leaf, whole=True):
@@ -183,38 +194,69 @@ def _first_matches(
             leaves.append((x.name, (*x.patterns, *x.within)))
         elif x.node is None or _is_masked_node(x.node):
             holes.append(x)
+    name = "path_labels" if are_rows else "path_mask"
     names = [path for path, _ in leaves]
     if len(set(names)) < len(names):
         _check_one_name(name, selectors, names)
+    if strict:
+        _check_used(name, selectors, tree, is_leaf, leaves, holes, instances, are_rows=are_rows)
+    return [(path, min(selected, default=None)) for path, selected in leaves]
+
+
+def _check_used(
+    name: str,
+    selectors: Sequence[Selector],
+    tree: PyTree,
+    is_leaf: IsLeaf,
+    leaves: Sequence[tuple[str, _Selected]],
+    holes: Sequence[Matched],
+    instances: Container[int],
+    *,
+    are_rows: bool,
+) -> None:
+    """Raise a ValueError if a selector selects no leaf, or, of the rows of `path_labels`, only what earlier ones do.
+
+    One that may select a leaf that is masked out is not an error.
+
+    Args:
+        name: what the user called, for errors.
+        selectors: the patterns and classes.
+        tree: the tree.
+        is_leaf: as in `jax.tree.flatten`.
+        leaves: the path of each leaf, and the indices of the selectors that select it.
+        holes: where leaves are masked out.
+        instances: the indices of the classes of which the tree has an instance.
+        are_rows: as in `_first_matches`.
+    """
     deciding = {min(selected) for _, selected in leaves if selected}
     for i, selector in enumerate(selectors):
-        if not strict or i in deciding or any(_may_hide(hole, i, selector) for hole in holes):
+        if i in deciding or any(_may_hide(hole, i, selector) for hole in holes):
             continue
         if isinstance(selector, type) and i not in instances:
             why = no_instance(selector, (node for _, node in walk(tree, is_leaf=is_leaf)))
             if is_nnx_module(selector):
                 found = f"for name in treekit.tree_find(model, {selector.__name__})"
                 by_name = f'path_mask(*(f"{{name}}.**" {found}))'
-                if name == "path_labels":
+                if are_rows:
                     by_name = f'path_labels({{f"{{name}}.**": label {found}}})'
                 why += f". An nnx.state has variables, and no modules: find their names in the model, {by_name}"
             raise ValueError(f"{name}: {why}")
-        earlier = {min(selected) for _, selected in leaves if i in selected}
+        deciding_instead = {min(selected) for _, selected in leaves if i in selected}
+        # A last row "**" is for whatever other rows leave, which may be nothing.
         is_default = selector == "**" and i == len(selectors) - 1
-        if earlier and name == "path_labels" and not is_default:
+        if deciding_instead and are_rows and not is_default:
             raise ValueError(
-                f"path_labels: {_written(selector)} decides about no leaf, since "
-                f"{', '.join(sorted(_written(selectors[j]) for j in earlier))} before it selects all that it does. Put "
-                "it before them; or, if that is meant, pass strict=False"
+                f"{name}: {_written(selector)} decides about no leaf, since "
+                f"{', '.join(sorted(_written(selectors[j]) for j in deciding_instead))} before it selects all that it "
+                "does. Put it before them; or, if that is meant, pass strict=False"
             )
-        if not earlier and not isinstance(selector, type):
-            text = pattern_text(selector)
+        if not deciding_instead and not isinstance(selector, type):
+            text, names = pattern_text(selector), [path for path, _ in leaves]
             hint = unnamed_field(text.rpartition(".")[2], (node for _, node in walk(tree, is_leaf=is_leaf)))
             raise ValueError(
                 f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. "
                 f"{must_match(selector, names)}{hint}"
             )
-    return [(path, min(selected, default=None)) for path, selected in leaves]
 
 
 def _may_hide(hole: Matched, i: int, selector: Selector) -> bool:

@@ -11,7 +11,7 @@ class Selection(abc.ABC):
     Attributes:
         is_one: whether `where` is one pattern or class, or a function that returned one node.
         nodes: the nodes, in the order in which the function returned them, or else in that of the tree.
-        items: the indices of the nodes that each pattern or class of `where` selects, or of each that it returned.
+        items: for each item of `where` (or each node returned), the indices of its nodes.
         nested: the names of a node and of another one inside it; None if no node is inside another.
     """
 

@@ -53,7 +53,7 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
 def resolve_and_match(
     spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> tuple[Any, PyTreeDef, list[tuple[Any, Any]]]:
-    """Do what `resolve_spec` does for params that have None for all other leaves; return what `match_spec` does."""
+    """Do what `resolve_spec` does for params that have None for all other leaves; return what `_match_spec` does."""
     if isinstance(spec, type):
         use = f"path_mask({spec.__name__})"
         if "label" in name:
@@ -63,7 +63,7 @@ def resolve_and_match(
         raise ValueError(f"{name} is the class {spec.__qualname__}. To select its instances, pass treekit.{use}")
     if not (callable(spec) and jtu.all_leaves([spec])):
         try:
-            return match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
+            return _match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
         except ValueError:
             is_tree = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
             if not (is_truly_callable(spec) or (callable(spec) and not is_tree)):
@@ -80,7 +80,7 @@ def resolve_and_match(
             f"(here {type(params).__name__}), and returns a tree: {name}=lambda params: "
             "jax.tree.map(f, params)"
         ) from error
-    matched = match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
+    matched = _match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
     _check_no_predicate(spec, result, params, is_spec_leaf, name)
     return matched
 
@@ -116,7 +116,7 @@ def _kind(leaf: Any) -> Any:
     return type(leaf), np.shape(leaf), dtype_of(leaf)
 
 
-def match_spec(
+def _match_spec(
     spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> tuple[Any, PyTreeDef, list[tuple[Any, Any]]]:
     """Match each leaf of a prefix tree with the subtree of `tree` at its place.
@@ -142,7 +142,7 @@ def match_spec(
         fitting = in_mappings_of(tree, spec)
         if fitting is spec:
             raise prefix_mismatch(name, prefix_treedef, tree, error) from None
-        return match_spec(fitting, tree, is_spec_leaf=is_spec_leaf, name=name)
+        return _match_spec(fitting, tree, is_spec_leaf=is_spec_leaf, name=name)
     for i, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
         if leaf is None and not is_spec_leaf(None) and any(map(can_be_trained, jtu.tree_leaves(part))):
             path = path_text(flatten_with_path(spec, stop)[0][i][0], name)
