@@ -15,12 +15,13 @@ from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.key_path import is_nnx_module, leaf_path_text
 from treekit._base.patterns import listed
 from treekit._base.predicates import can_be_trained, is_numeric_array, is_parameter
+from treekit._base.tree import in_nodes_of
 from treekit._base.types import LeafPredicate, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
 from treekit._select.trainable import declared_frozen, declares
 from treekit.optax._kernel.extra_args import view_extra_args
 from treekit.optax._kernel.misfit import check_fits, explained, note_none
-from treekit.optax._kernel.preserve import first_state, is_complex, keep_state, keep_updates
+from treekit.optax._kernel.preserve import as_init_makes, first_state, is_complex, keep_state, keep_updates
 from treekit.optax._kernel.state_map import (
     FOLLOWS_PARAMS,
     is_declared,
@@ -74,11 +75,13 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             )
         inside, leave = cross(updates, params, extra)
         has_params = params is not None
+        received, state = state, as_init_makes(inner_init, state, inside.params if has_params else inside.updates)
         try:
             new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
             if has_params:
                 check_fits(inner_init, state, new_state, inside.params)
-            return leave(state, new_updates, new_state)
+            out, new_state = leave(state, new_updates, new_state)
+            return out, in_nodes_of(received, new_state, object)
         except Exception as error:
             like = inside.params if has_params else trained(inside.updates)
             if better := explained(error, inner_init, state, inside.updates, like, has_params):
