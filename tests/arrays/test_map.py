@@ -42,6 +42,13 @@ def array(dtype: str) -> jax.Array:
     return jnp.array([0, 1, 2], dtype)
 
 
+def test_arrays_that_do_not_fit_lose_information_and_python_ints_raise() -> None:
+    for x, leaf, want in ((np.int32(300), array("int8"), 44), (np.float32(1e10), array("float16"), np.inf)):
+        assert cast(jnp.asarray(x), leaf) == want
+    with pytest.raises(OverflowError, match=r"^at at: .*300"):
+        cast(300, array("int8"))
+
+
 @pytest.mark.parametrize("casting", ["same_kind", "unsafe"])
 def test_all_pairs_of_dtypes(casting: Literal["same_kind", "unsafe"]) -> None:
     """Unsafe casts what same_kind refuses, but no complex result of a real leaf; the message tells the two apart."""

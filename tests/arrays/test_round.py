@@ -132,6 +132,20 @@ def test_a_dtype_that_holds_all_values_is_a_cast(have: str) -> None:
     assert bool((training.stochastic_round(x, jnp.float32, KEY) == x.astype(jnp.float32)).all())
 
 
+@pytest.mark.usefixtures("nans")
+def test_powers_of_two_in_8_bits_are_kept_both_ways() -> None:
+    """The smallest, 2**-127, is subnormal in f32, with which XLA computes as with zero."""
+    powers = jnp.asarray(np.arange(256, dtype=np.uint8).view(jnp.float8_e8m0fnu))
+    want = np.append(2.0 ** np.arange(-127, 128), np.nan)
+    wider = tk.stochastic_round(powers, jnp.float32, KEY)
+    assert wider.dtype == jnp.float32
+    np.testing.assert_array_equal(wider, want)
+    back = tk.stochastic_round(wider, jnp.float8_e8m0fnu, KEY)
+    np.testing.assert_array_equal(np.asarray(back).astype(np.float64), want)
+    rounded = tk.stochastic_round(jnp.full(N, 1.25 * 2.0**-100), jnp.float8_e8m0fnu, KEY)
+    assert deviation((np.asarray(rounded).astype(np.float64) > 2.0**-100).mean(), 0.25) < 5
+
+
 def test_from_one_16_bit_dtype_to_the_other() -> None:
     x = jnp.full(N, 1 + 2**-9, jnp.float16)
     assert set(training.stochastic_round(x, jnp.bfloat16, KEY).tolist()) == {1.0, 1 + 2**-7}

@@ -1,9 +1,10 @@
 """filter_scan: lax.scan where carry, inputs and outputs are any trees."""
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import equinox as eqx
 import jax
@@ -76,9 +77,14 @@ assert_close = functools.partial(assert_trees_same, rtol=1e-5)
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_a_loop_of_which_one_step_is_traced(case: str) -> None:
     f, init, xs, options = CASES[case]
-    steps = mock.Mock(side_effect=f)
-    found = tk.filter_scan(steps, init, xs, **options)
-    assert steps.call_count == 1
+    calls: list[None] = []
+
+    def step(carry: Any, x: Any) -> Any:
+        calls.append(None)
+        return f(carry, x)
+
+    found = tk.filter_scan(step, init, xs, **options)
+    assert len(calls) == 1
     expected = by_hand(f, init, xs, **options)
     assert_close(found, expected)
     assert_close(EQX.filter_jit(tk.filter_scan)(f, init, xs, **options), expected)
@@ -131,3 +137,74 @@ def test_derivatives_of_steps_that_are_stored_or_computed_again(checkpoint: Any)
     make_jaxpr: Any = jax.make_jaxpr  # has no types
     jaxpr = str(make_jaxpr(scanned)(arrays))
     assert ("remat" in jaxpr or "checkpoint" in jaxpr) is bool(checkpoint)
+
+
+def compiled() -> int:
+    """The number of programs that are kept."""
+    client: Any = jax.devices()[0].client
+    return len(client.live_executables())
+
+
+@pytest.mark.parametrize("checkpoint", [False, True, jax.checkpoint_policies.dots_saveable])
+def test_the_loop_of_one_function_is_compiled_once(checkpoint: Any) -> None:
+    def f(carry: Any, x: Any) -> Any:
+        return tk.replace(carry, count=carry.f(carry.count) * x["scale"]), x["scale"]
+
+    def loop(f: Any, start: Counter, scale: Any) -> Any:
+        return tk.filter_scan(f, start, {"scale": scale}, length=2, checkpoint=checkpoint)
+
+    def other_arrays() -> None:
+        last, scale = loop(f, Counter(START.count + 1, jnp.tanh, "a"), 1)
+        assert_close((last.count, scale), (jnp.tanh(jnp.tanh(START.count + 1)), 1))
+
+    loop(f, START, 1)
+    other_arrays()
+    before = compiled()
+    for _ in range(3):
+        other_arrays()
+    assert compiled() == before
+    # What is not an array is compared with its type.
+    for start, scale in (
+        (Counter(START.count, jnp.sin), 1),
+        (tk.replace(START, name="b"), 1),
+        (START, 1.0),
+        (START, 2),
+    ):
+        (last, scales), expected = loop(f, start, scale), by_hand(f, start, {"scale": scale}, length=2)
+        assert_close((last, scales), expected)
+        assert (last.f, last.name, type(scales)) == (start.f, start.name, type(scale))
+    assert_close(loop(f, START, 1), by_hand(f, START, {"scale": 1}, length=2))
+
+
+def test_what_an_output_has_besides_arrays_is_that_of_its_own_shapes() -> None:
+    def f(carry: Any, x: Any) -> Any:
+        return carry, {"of": str(carry.shape)}
+
+    for shape in ((2,), (3,), (2,)):
+        assert tk.filter_scan(f, jnp.ones(shape), length=2)[1] == {"of": str(shape)}
+
+
+def test_a_function_and_its_loop_are_freed_together() -> None:
+    def f(carry: Any, x: Any) -> Any:
+        return carry + 1, None
+
+    kept = weakref.ref(f)
+    assert tk.filter_scan(f, jnp.zeros(()), length=3)[0] == 3
+    del f
+    gc.collect()
+    assert kept() is None
+
+
+class Steps:
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def step(self, carry: Any, x: Any) -> Any:
+        return carry + self.by, None
+
+
+def test_a_bound_method_is_called_in_each_loop() -> None:
+    steps = Steps(1)
+    assert tk.filter_scan(steps.step, jnp.zeros(()), length=3)[0] == 3
+    steps.by = 2
+    assert tk.filter_scan(steps.step, jnp.zeros(()), length=3)[0] == 6

@@ -23,7 +23,7 @@ from tests.trees import FLOAT, Box, Point, Refusing, Twig, deleted, follow, is_l
 from treekit._compare.diff import Kind, TreeDiff
 from treekit.testing import assert_trees_same
 
-KEY = jax.random.key(0)
+KEY, SAME_KEY, OTHER_KEY = map(jax.random.key, (0, 0, 1))
 nan = float("nan")
 f32, bf16 = jnp.ones(2, jnp.float32), jnp.ones(2, jnp.bfloat16)
 abstract = untyped.ShapeDtypeStruct((2,), jnp.float32)
@@ -51,6 +51,8 @@ def objects(*items: Any) -> Any:
     return out
 
 
+LONG = np.ones(1, np.longdouble)
+LONGER, EPS = np.nextafter(LONG, 2 * LONG), float(np.finfo(LONG.dtype).eps)
 # kind, a, b: each differs at one place, in one way
 PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "a class and its base": ("type", {"a": 1}, OrderedDict(a=1)),
@@ -73,6 +75,9 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "number, array": ("weak type", 1.0, jnp.ones(())),
     "value": ("value", f32, f32.at[1].set(2)),
     "value of complex": ("value", jnp.array([1j]), jnp.array([2j])),
+    "imaginary part of NaN": ("value", complex(nan, 1), complex(nan, 2)),
+    "NaN in the other part": ("value", np.array([complex(nan, 1)]), np.array([complex(1, nan)])),
+    "the last bit of a long double": ("value", LONG, LONGER),
     "value of keys": ("value", KEY, jax.random.key(1)),
     "value of numbers": ("value", 0.1, 0.1 + 1e-12),
     "value of NumPy strings": ("value", np.array(["a", "b"]), np.array(["a", "c"])),
@@ -112,6 +117,7 @@ FAR: dict[str, tuple[Any, Any, tuple[float | None, float | None]]] = {
     "equal infinities and NaN": (np.array([inf, nan, 1.0]), np.array([inf, nan, 2.0]), (1, 0.5)),
     "more than a float can be": (np.array([1e308]), np.array([-1e308]), (inf, inf)),
     "bf16, widened": (HUGE, -HUGE, (2 * float(HUGE), 2)),
+    "long doubles": (LONGER, LONG, (EPS, EPS)),
     "uint8": (jnp.array([0], "uint8"), jnp.array([255], "uint8"), (255, 1)),
     "ints at their ends": (np.array([-(2**63), 1]), np.array([2**63 - 1, 1]), (2**64, 2)),
     "ints of Python": (2**70, 2**70 + 1, (1, 2**-70)),
@@ -138,6 +144,9 @@ def test_how_far_values_differ_and_which_tolerances_suffice(name: str) -> None:
 
 EQUAL: dict[str, tuple[Any, Any]] = {
     "NaN": (nan, float("nan")),
+    "NaN of two bit patterns": (np.array([0x7FC00000], "u4").view("f4"), np.array([0x7FC00001], "u4").view("f4")),
+    "NaN in both parts": (np.array([complex(nan, 1), complex(1, nan)]), np.array([complex(nan, 1), complex(1, nan)])),
+    "NaN of long doubles": (LONG * nan, LONG * nan),
     "static NaN": (Twig(1, name=nan), Twig(1, name=float("nan"))),
     "float0": (np.zeros(2, jax.dtypes.float0), np.zeros(2, jax.dtypes.float0)),
     "NaN in NumPy objects": (np.array([None, nan]), np.array([None, float("nan")])),
@@ -259,6 +268,8 @@ def test_tracers() -> None:
         dtype, value = tk.tree_diff([x, n, 1], [x + 1, f32, 2])
         assert (dtype.path, dtype.kind, dtype.left, dtype.right) == ("1", "dtype", "i32[2]", "f32[2]")
         assert (value.path, value.kind) == ("2", "value")
+        (of_keys,) = tk.tree_diff([KEY, KEY], [SAME_KEY, OTHER_KEY])
+        assert (of_keys.path, of_keys.kind) == ("1", "value")
 
     check(f32, jnp.arange(2, dtype=jnp.int32))
 
@@ -282,10 +293,10 @@ def test_tolerances_are_numpys() -> None:
         assert tk.tree_diff(1.0, 1.5, rtol=zero, atol=zero) and not tk.tree_diff(1.0, 1.5, rtol=zero, atol=1)
 
 
-LONG = "".join(f"{i}," for i in range(1000))
+DIGITS = "".join(f"{i}," for i in range(1000))
 UNLIKE: dict[str, tuple[Any, Any, str, str]] = {
-    "in the middle": (f"{LONG}x{LONG}", f"{LONG}y{LONG}", "999,x0,1", "999,y0,1"),
-    "longer": (f"{LONG}", f"{LONG}more", "999,'", "999,more'"),
+    "in the middle": (f"{DIGITS}x{DIGITS}", f"{DIGITS}y{DIGITS}", "999,x0,1", "999,y0,1"),
+    "longer": (f"{DIGITS}", f"{DIGITS}more", "999,'", "999,more'"),
     "spaces": ("a b", "a  b", "'a b'", "'a  b'"),
     "an int": (10**300, 10**300 + 7, "000", "007"),
 }

@@ -51,6 +51,8 @@ MISTAKES: dict[str, Mistake] = {
     "a state for the params": Mistake(lambda: ADAM.init(STATE), TypeError, "init"),
     "a class for a model": Mistake(lambda: ADAM.init(eqx.nn.MLP), TypeError, "MLP"),
     "a name for the params": Mistake(lambda: ADAM.init("weights"), TypeError, "'weights'"),
+    "integers for the params": Mistake(lambda: ADAM.init({"n": jnp.arange(2)}), TypeError, "n, which is i32[2]"),
+    "None for all updates": Mistake(lambda: ADAM.update(None, STATE, PARAMS), ValueError, "None"),
     "lookahead in a wrapper": Mistake(lambda: tko.chain(LOOKAHEAD).init(PARAMS), TypeError, "optax.lookahead"),
     # The arguments of what makes transformations.
     "a rate that is a string": Mistake(lambda: OPTAX.adam("1e-3"), TypeError, "learning_rate of adam"),

@@ -94,7 +94,7 @@ MISTAKES: dict[str, Mistake] = {
     "a weight that nothing takes": Mistake(lambda: rounds(extra={"weight": 1.0}), TypeError, "weighted=True"),
     "no weight": Mistake(lambda: rounds(weighted=True), TypeError, "'weight'"),
     "a weight for each element": Mistake(
-        lambda: rounds(extra={"weight": jnp.ones(3)}, weighted=True), TypeError, "[1., 1., 1.]"
+        lambda: rounds(extra={"weight": jnp.ones(3)}, weighted=True), TypeError, "f32[3]"
     ),
     "a negative weight": Mistake(lambda: rounds(extra={"weight": -1.0}, weighted=True), ValueError, "-1.0"),
     "an optimizer for its factory": Mistake(

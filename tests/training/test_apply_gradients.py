@@ -46,7 +46,7 @@ PARAMS = cases.arrays()
 # An optimizer, and gradients that are all missing, which raise whatever the optimizer would do with them.
 NOTHING: dict[str, tuple[Any, Any]] = {
     "float0": (tko.sgd(0.1), {name: np.zeros(x.shape, jax.dtypes.float0) for name, x in PARAMS.items()}),
-    "MultiSteps": (tko.MultiSteps(tko.sgd(0.1), 2), None),
+    "MultiSteps": (tko.MultiSteps(tko.sgd(0.1), 2), dict.fromkeys(PARAMS)),
 }
 
 

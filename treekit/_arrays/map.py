@@ -56,6 +56,9 @@ def dtype_preserving_tree_map(
     64-bit leaves the canonical one. The result for a leaf without a dtype (a function, a string, a None that `is_leaf`
     selects) is returned unchanged.
 
+    Dtypes decide which casts are allowed, not values, which are not read. As in NumPy, a cast may lose information: the
+    array 300 of int32 is 44 in int8, and 1e10 is inf in f16. Only a Python int that does not fit raises.
+
     Args:
         f: takes a leaf of `tree` and the corresponding leaves of `rest`.
         tree: the tree whose structure and dtypes are preserved.

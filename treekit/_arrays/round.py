@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, BFloat16, Float, Float32, Shaped, UInt32
 
-from treekit._base.describe import describe_argument
+from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array, is_narrow
@@ -32,8 +32,9 @@ def stochastic_round(x: InexactLike, dtype: InexactDtype, key: Key) -> jax.Array
 
     The nearer of the two neighbours of `x` in `dtype` is more likely. Values that `dtype` represents exactly, inf and
     NaN do not change. Beyond the largest finite value of `dtype` it rounds to nearest, so overflow is as in
-    `x.astype(dtype)`. The mean is also `x` in the subnormal range of `dtype`, with one exception: from f64 to f32 or
-    bf16, XLA flushes results below the smallest normal number, 2**-126 (about 1.2e-38), to zero.
+    `x.astype(dtype)`. The mean is also `x` in the subnormal range of `dtype`, with two exceptions: from f64 to f32 or
+    bf16, XLA flushes results below the smallest normal number, 2**-126 (about 1.2e-38), to zero; and to float8_e8m0fnu,
+    which has only powers of two and no zero, numbers below 2**-126 are rounded to nearest.
 
     The random bits are a hash of the key and the index of the element, since `jax.random` would cost more than an
     optimizer's step. They are the same on any number of devices; use them for rounding only. The derivative is that of
@@ -67,12 +68,12 @@ def stochastic_round(x: InexactLike, dtype: InexactDtype, key: Key) -> jax.Array
     if not is_inexact_dtype(dtype):
         raise TypeError(
             "stochastic_round(x, dtype, key): dtype must be a floating or complex one, since only those are rounded; "
-            f"found {describe_argument(dtype)}"
+            f"found {describe_value(dtype)}"
         )
     have, want = dtype_of(x), jax.dtypes.canonicalize_dtype(dtype)
     if have is None or not issubdtype(have, np.inexact):
         raise TypeError(
-            f"stochastic_round(x, dtype, key): x must be a floating or complex array, found {describe_argument(x)}"
+            f"stochastic_round(x, dtype, key): x must be a floating or complex array, found {describe_value(x)}"
         )
     random_bits = bits_of_key(key)
     if issubdtype(have, np.complexfloating) and not issubdtype(want, np.complexfloating):
@@ -114,7 +115,7 @@ def bits_of_key(key: Any) -> RandomBits:
     typed = is_array(key) and issubdtype(key.dtype, jax.dtypes.prng_key)
     raw = is_array(key) and key.dtype == np.uint32 and key.shape in ((2,), (4,))  # jax.random.PRNGKey
     if not raw and not (typed and key.shape == ()):
-        raise TypeError(f"key must be one key, such as jax.random.key(0); found {describe_argument(key)}")
+        raise TypeError(f"key must be one key, such as jax.random.key(0); found {describe_value(key)}")
     data: Any = key
     left, right = hash_bits(*jnp.unstack(jax.random.key_data(data) if typed else jnp.asarray(data)))
     return left, right
@@ -156,14 +157,20 @@ _round.defjvp(_derivative)
 @functools.partial(untyped.jit, static_argnums=1)  # jitted, so that leaves of one shape are traced and lowered once
 def _compiled_round(x: Shaped[Array, "*shape"], dtype: DTypeLike, random_bits: RandomBits) -> Shaped[Array, "*shape"]:
     have, to = jnp.finfo(x.dtype), jnp.finfo(dtype)
-    if have.nmant <= to.nmant and have.minexp >= to.minexp and float(have.max) <= float(to.max):
+    # The smallest values decide, not the smallest normal ones: 2**-127 is normal in float8_e8m0fnu and not in f32.
+    is_as_fine = have.nmant <= to.nmant and have.minexp - have.nmant >= to.minexp - to.nmant
+    if is_as_fine and float(have.max) <= float(to.max):
         return x.astype(dtype)
     wide = x.astype(jnp.float64 if have.bits == 64 else jnp.float32)
     random = spread_bits(random_bits, x.shape)
     if (wide.dtype, dtype) == (jnp.float32, jnp.bfloat16):
         return _to_bf16(wide, random)
-    # `x` is now a value of `dtype`; the cast handles inf, NaN and overflow.
-    out: Array = jnp.where(jnp.abs(wide) < float(to.max), _to_grid(wide, to, random), wide).astype(dtype)
+    size, own = jnp.abs(wide), jnp.finfo(wide.dtype)
+    rounds = size < float(to.max)
+    if to.minexp < own.minexp:  # to float8_e8m0fnu: XLA computes with zeros for numbers that are subnormal in f32
+        rounds = rounds & (size >= own.smallest_normal)
+    # What is rounded is now a value of `dtype`; the cast handles inf, NaN, overflow and what is too small.
+    out: Array = jnp.where(rounds, _to_grid(wide, to, random), wide).astype(dtype)
     return out
 
 

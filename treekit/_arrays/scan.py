@@ -1,10 +1,14 @@
 """`filter_scan`: `jax.lax.scan` whose carry, inputs and outputs are whole models."""
 
-from collections.abc import Callable
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, overload
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import is_weak
+from treekit._base.exact import PLAIN, exact_key
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_array
@@ -52,8 +56,8 @@ def filter_scan(
     """Scan as `jax.lax.scan` does, where carry, inputs and outputs may have functions, strings and Python numbers.
 
     With a model stacked by `tree_stack` as `xs`, this applies its layers one after the other, and compiles one layer
-    only. With a model as the carry, it is a training loop. Call it in a jitted function: outside of one, each call
-    compiles again.
+    only. With a model as the carry, it is a training loop. As `jax.lax.scan`, it traces `f` again only if `f` is
+    another function, or if shapes, dtypes or leaves that are not arrays differ.
 
     Args:
         f: takes a carry like `init` and an entry of `xs`, and returns the next carry and an output.
@@ -90,45 +94,96 @@ def filter_scan(
     """
     if not (isinstance(checkpoint, bool) or callable(checkpoint)):
         raise TypeError(f"checkpoint must be a bool or a policy of jax.checkpoint, found {describe_value(checkpoint)}")
-    arrays, rest = partition(init)
-    x_arrays, x_rest = partition(xs)
-    for path, x in flatten_with_path(x_arrays)[0]:
+    first, each = _split(init), _split(xs)
+    for path, x in flatten_with_path(each.arrays)[0]:
         if not x.shape:
             raise ValueError(
                 "filter_scan: the arrays of xs must have a first axis, with an entry for each step; found "
                 f"{describe(x)} at {path_text(path, 'xs')}"
             )
-    y_rest: PyTree = None
+    last, ys = lax.scan(_body_of(f, checkpoint), first, each, length, reverse, unroll)
+    return last.whole(), ys.whole()
 
-    def step(arrays: Any, x: Any) -> tuple[Any, Any]:
-        nonlocal y_rest
-        pair: Any = f(combine(arrays, rest), combine(x, x_rest))
-        kind: type[object] = pair.__class__
-        if not (issubclass(kind, (tuple, list)) and len(pair) == 2):
-            raise TypeError(
-                f"filter_scan: f must return a pair, the next carry and an output; found {describe_value(pair)}"
-            )
-        carry, y = pair
-        new_arrays = filter_arrays(carry)
-        before: Any = arrays
-        if jtu.tree_structure(new_arrays) == jtu.tree_structure(arrays):
-            before = jtu.tree_map(_promoted, arrays, new_arrays)
-        shown = (jtu.tree_map(_shape_of_array, tree) for tree in (combine(before, rest), carry))
-        if diff := TreeDiff(dict.fromkeys(tree_diff(*shown))):
-            raise TypeError(
-                "filter_scan: f must return a carry like the one that it takes, in which only the values of arrays "
-                "differ. Cast an array whose dtype changes. If a Python number changes, start with an array: "
-                f"jax.numpy.asarray(0.0).\ncarry | the carry that f returns:\n{diff}"
-            )
-        y_arrays, y_rest = partition(y)
-        return new_arrays, y_arrays
 
-    body: Any = step
-    if checkpoint is not False:  # in a scan, nothing can be computed once for both passes
-        policy = None if checkpoint is True else checkpoint
-        body = untyped.checkpoint(step, prevent_cse=False, policy=policy)
-    carry, ys = lax.scan(body, arrays, x_arrays, length, reverse, unroll)
-    return combine(carry, rest), combine(ys, y_rest)
+class _Rest:
+    """The leaves of a tree that are not arrays: equal if each is the same object, or an equal plain value."""
+
+    def __init__(self, tree: PyTree) -> None:
+        self.tree = tree
+        leaves, treedef = jtu.tree_flatten(tree)
+        self._key: Hashable = treedef, *(exact_key(x) if type(x) in PLAIN else id(x) for x in leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Rest) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@untyped.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Split:
+    """A tree in two: its arrays, which JAX traces, and the rest, which is static.
+
+    So JAX knows the rest of an output too, also of a body that it has traced before.
+    """
+
+    arrays: PyTree
+    rest: _Rest = dataclasses.field(metadata={"static": True})
+
+    def whole(self) -> Any:
+        return combine(self.arrays, self.rest.tree)
+
+
+def _split(tree: PyTree) -> _Split:
+    arrays, rest = partition(tree)
+    return _Split(arrays, _Rest(rest))
+
+
+# The bodies of loops over a function that is in use. They do not refer to it, so that it can be freed.
+_bodies: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def _body_of(f: Callable[..., Any], checkpoint: bool | Callable[..., Any]) -> Any:
+    """Return the body of a loop over `f`: the same object each time, by which JAX finds what it has traced."""
+    hash_of: Any = type(f).__hash__
+    if hash_of is not object.__hash__:  # a bound method is another object each time, and a model may have no hash
+        return _body(lambda: f, checkpoint)
+    bodies = _bodies.setdefault(f, {})
+    if checkpoint not in bodies:
+        bodies[checkpoint] = _body(weakref.ref(f), checkpoint)
+    return bodies[checkpoint]
+
+
+def _body(get_f: Callable[[], Any], checkpoint: bool | Callable[..., Any]) -> Any:
+    body = functools.partial(_step, get_f)
+    if checkpoint is False:
+        return body
+    policy = None if checkpoint is True else checkpoint
+    # In a scan, nothing can be computed once for both passes.
+    return untyped.checkpoint(body, prevent_cse=False, policy=policy)
+
+
+def _step(get_f: Callable[[], Any], carry: _Split, x: _Split) -> tuple[_Split, _Split]:
+    """Call the function with whole trees, and check that only the values of arrays differ in the next carry."""
+    pair: Any = get_f()(carry.whole(), x.whole())
+    kind: type[object] = pair.__class__
+    if not (issubclass(kind, (tuple, list)) and len(pair) == 2):
+        raise TypeError(
+            f"filter_scan: f must return a pair, the next carry and an output; found {describe_value(pair)}"
+        )
+    new, y = pair
+    before, arrays = carry.arrays, filter_arrays(new)
+    if jtu.tree_structure(arrays) == jtu.tree_structure(before):
+        before = jtu.tree_map(_promoted, before, arrays)
+    shown = (jtu.tree_map(_shape_of_array, tree) for tree in (combine(before, carry.rest.tree), new))
+    if diff := TreeDiff(dict.fromkeys(tree_diff(*shown))):
+        raise TypeError(
+            "filter_scan: f must return a carry like the one that it takes, in which only the values of arrays "
+            "differ. Cast an array whose dtype changes. If a Python number changes, start with an array: "
+            f"jax.numpy.asarray(0.0).\ncarry | the carry that f returns:\n{diff}"
+        )
+    return _Split(arrays, carry.rest), _split(y)
 
 
 def _shape_of_array(x: Any) -> Any:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from treekit._base.describe import describe, describe_argument, describe_value, type_name
+from treekit._base.describe import describe, describe_value, type_name
 from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import P, jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
@@ -199,8 +199,7 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
     def unravel(flat: Any) -> T:
         if np.shape(flat) != (size,):
             raise ValueError(
-                f"unravel(flat): flat must be an array of shape ({size},) for this tree; found "
-                f"{describe_argument(flat)}"
+                f"unravel(flat): flat must be an array of shape ({size},) for this tree; found {describe_value(flat)}"
             )
         parts, start = list(likes), 0
         for i in places:

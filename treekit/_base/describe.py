@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 import types
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import wadler_lindig
 from jax.core import Tracer
 
 from treekit._base.dtype import dtype_of
-from treekit._base.jax import untyped
+from treekit._base.jax import jtu, untyped
 from treekit._base.predicates import is_array
 
 _ONE_LINE = 10**9  # columns
@@ -56,21 +57,19 @@ def is_deleted(x: object) -> bool:
 
 
 def describe_value(x: object) -> str:
-    """Write a value on one short line, with functions by name; if its `__repr__` raises, its type and the error."""
+    """Write a value on one short line, with functions by name and arrays by dtype and shape.
+
+    If its `__repr__` raises, write its type and the error.
+    """
     return _shortened(_on_one_line(x))
 
 
-def _on_one_line(x: object) -> str:
+def _on_one_line(x: object, of_array: Callable[[object], str] = describe) -> str:
     try:
-        text = _written(x)
+        text = _written(x, of_array)
         return " ".join(text.split()) if "\n" in text else text
     except Exception as error:
         return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
-
-
-def describe_argument(x: object) -> str:
-    """Write an argument on one short line: an array by dtype and shape, anything else by its value."""
-    return describe(x) if is_array(x) else describe_value(x)
 
 
 def describe_error(error: BaseException) -> str:
@@ -114,25 +113,38 @@ def describe_function(x: object) -> str | None:
     return f"<{'jitted' if isinstance(x, _JITTED) else type(x).__name__} {name}>" if name else None
 
 
-def _written(x: object) -> str:
-    """Return the `repr` of a value without addresses, with functions by name, also in containers and dataclasses."""
+def _written(x: object, of_array: Callable[[object], str]) -> str:
+    """Return the `repr` of a value without addresses, with functions by name, also in containers and dataclasses.
+
+    The `repr` of an array would copy it from its device, so a function writes it. A node whose `repr` shows its arrays
+    is written by its class.
+    """
     if name := describe_function(x):
         return name
-    if not _is_written_by_items(type(x)):
-        return repr(x) if isinstance(x, str) else _ADDRESS.sub("", repr(x))
+    if is_array(x) and not isinstance(x, np.generic):
+        return of_array(x)
+    if _is_written_by_items(type(x)):
 
-    def item(y: object) -> wadler_lindig.AbstractDoc | None:
-        if isinstance(y, type) or _is_written_by_items(type(y)):
-            return None
-        return wadler_lindig.TextDoc(_written(y))
+        def item(y: object) -> wadler_lindig.AbstractDoc | None:
+            if isinstance(y, type) or _is_written_by_items(type(y)):
+                return None
+            return wadler_lindig.TextDoc(_written(y, of_array))
 
-    text: str = _pretty.pformat(x, custom=item, hide_defaults=False, width=_ONE_LINE)
-    return text
+        text: str = _pretty.pformat(x, custom=item, hide_defaults=False, width=_ONE_LINE)
+        return text
+    # Equinox's modules and treekit's nodes, which are dataclasses, write their arrays by dtype and shape themselves.
+    if of_array is not repr and not jtu.all_leaves([x]) and not dataclasses.is_dataclass(x):
+        if arrays := sum(map(is_array, jtu.tree_leaves(x))):
+            return f"<{type(x).__qualname__} of {count(arrays, 'array')}>"
+    return repr(x) if isinstance(x, str) else _ADDRESS.sub("", repr(x))
 
 
 def _is_written_by_items(cls: type[Any]) -> bool:
-    generated = dataclasses.is_dataclass(cls) and hasattr(cls.__repr__, "__wrapped__")  # generated
-    return generated or cls in (list, tuple, dict, set, frozenset, functools.partial)
+    """Whether a class is a container, or a dataclass or named tuple with a generated `__repr__`."""
+    is_plain_dataclass = dataclasses.is_dataclass(cls) and hasattr(cls.__repr__, "__wrapped__")
+    is_plain_named_tuple = hasattr(cls, "_fields") and getattr(cls.__repr__, "__module__", None) == "collections"
+    is_container = cls in (list, tuple, dict, set, frozenset, functools.partial)
+    return is_container or is_plain_dataclass or is_plain_named_tuple
 
 
 def _type(x: object) -> type[Any]:
@@ -153,8 +165,13 @@ def describe_types(a: object, b: object) -> tuple[str, str]:
 
 
 def describe_values(a: object, b: object) -> tuple[str, str]:
-    """Write two values on one line each; long ones from where they begin to differ."""
+    """Write two values on one line each; long ones from where they begin to differ.
+
+    Arrays are written by their values only if all else is equal.
+    """
     left, right = _on_one_line(a), _on_one_line(b)
+    if left == right:
+        left, right = _on_one_line(a, repr), _on_one_line(b, repr)
     if left == right:
         left, right = f"{_shortened(left)} at {id(a):#x}", f"{_shortened(right)} at {id(b):#x}"
     differ = (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y)

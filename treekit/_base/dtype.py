@@ -89,6 +89,14 @@ def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
     return out
 
 
+def owned(x: Any) -> Any:
+    """Return an array of NumPy as one of JAX in memory of its own, which its user may change; anything else unchanged.
+
+    On CPUs, `jnp.asarray` shares the memory.
+    """
+    return jnp.array(x) if isinstance(x, OF_NUMPY) else x
+
+
 def is_concrete(x: object) -> TypeGuard[jax.Array]:
     """Whether `x` is an array of JAX with a value, not a tracer."""
     return isinstance(x, jax.Array) and not isinstance(x, Tracer)

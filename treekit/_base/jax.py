@@ -46,7 +46,6 @@ def _moved(name: str, before: str, now: Any) -> Any:
     return getattr(now if hasattr(now, name) else import_module(before), name)
 
 
-enable_x64: Any = _moved("enable_x64", "jax.experimental", jax)
 reshard: Any = _moved("reshard", "jax.experimental.shard", jax.sharding)
 
 

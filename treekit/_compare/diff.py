@@ -85,14 +85,16 @@ def tree_diff(
     A NumPy array is compared with a JAX array as JAX would convert it, as in jit: f64 becomes f32, unless x64 is
     enabled. Two NumPy arrays are compared by their own dtypes.
 
-    Arrays that are sharded over devices, of this process or of several, are compared there, whatever their shardings,
-    and only a few numbers are copied to the host. XLA takes numbers below its smallest normal one for zeros there.
-    Where arrays span several processes, each process has to call this with its trees, and all get the same answer.
+    NaN is equal to NaN, whatever its bits, and 0.0 to -0.0; the two parts of a complex number are compared one by one.
+
+    Values are compared on the host, to which sharded arrays are copied. Of an array that spans processes, this process
+    may have only a part. Such arrays are compared by shape, dtype and sharding, and listed as a difference in "value"
+    that says so, unless both are the same object. Pass `values=False` to leave values out.
 
     Args:
         a: any pytree.
         b: any pytree.
-        values: compare the values of leaves too. Arrays whose values are not known (tracers, ShapeDtypeStructs) are
+        values: compare the values of leaves too. Leaves whose values are not known (tracers, ShapeDtypeStructs) are
             compared by shape and dtype only.
         rtol: relative tolerance for inexact values, as in `numpy.isclose`.
         atol: absolute tolerance for inexact values.

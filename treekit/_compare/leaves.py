@@ -1,27 +1,20 @@
-"""Compare leaves: type, shape, dtype, weak type, sharding and value; sharded arrays where they are."""
+"""Compare leaves: type, shape, dtype, weak type, sharding and value."""
 
 import contextlib
-import functools
-import math
 from collections.abc import Iterator, Sequence
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 from jax.core import Tracer
+from numpy.typing import NDArray
 
 from treekit._base.describe import describe, describe_types, describe_values, is_deleted
 from treekit._base.dtype import OF_NUMPY, dtype_of, is_concrete, is_number, is_weak, issubdtype
 from treekit._base.exact import exact_key
-from treekit._base.jax import enable_x64, jnp, jtu, lax, untyped
+from treekit._base.jax import jtu, untyped
 from treekit._base.types import PyTree
 
-if TYPE_CHECKING:
-    NumPyArray = np.ndarray[Any, Any]
-    Wide = type[np.number[Any]] | None
-else:  # beartype does not take these apart
-    NumPyArray, Wide = np.ndarray, type | None
 _unravel_index: Any = np.unravel_index
 _NUMBER: Any = np.generic
 _ARRAYS: Any = (jax.Array, np.ndarray)
@@ -45,8 +38,6 @@ class LeafDifference(NamedTuple):
 def compare_leaves(pairs: Sequence[Leaves], values: bool, rtol: float, atol: float) -> list[list[LeafDifference]]:
     """Return every difference between the leaves of each pair; of their values, only the first place that differs.
 
-    If arrays span several processes, every process has to call this with the same pairs, and gets the same answer.
-
     Args:
         pairs: the leaves.
         values: compare their values too.
@@ -54,23 +45,20 @@ def compare_leaves(pairs: Sequence[Leaves], values: bool, rtol: float, atol: flo
         atol: as in `tree_diff`.
     """
     differences = [list(_type_differences(*pair)) for pair in pairs]
+    if not values:
+        return differences
     alike = [
         i
         for i, pair in enumerate(pairs)
-        if values
-        and not {each.kind for each in differences[i]} & {"type", "shape", "dtype"}
+        if not {each.kind for each in differences[i]} & {"type", "shape", "dtype"}
         and not any(isinstance(x, _ABSTRACT) for x in pair)
     ]
-    on_devices = {i: pairs[i] for i in alike if any(map(_is_sharded, pairs[i])) and not any(map(is_deleted, pairs[i]))}
-    on_host = {i: pairs[i] for i in alike if i not in on_devices}
     if jax.default_backend() != "cpu":  # on the CPU, NumPy reads the values in place
-        readable = [pair for pair in on_host.values() if not any(map(is_deleted, pair))]
         # All at once, faster than one by one. JAX caches the values.
+        readable = [pairs[i] for i in alike if all(map(_is_readable, pairs[i]))]
         untyped.device_get([x for pair in readable for x in pair if isinstance(x, jax.Array)])
-    for i, pair in on_host.items():
-        differences[i] += _compare_on_host(*pair, rtol, atol)
-    for i, different in _compare_on_devices(on_devices, rtol, atol).items():
-        differences[i] += different
+    for i in alike:
+        differences[i] += _value_differences(*pairs[i], rtol, atol)
     return differences
 
 
@@ -130,39 +118,48 @@ def _dtypes(a: PyTree, b: PyTree) -> tuple[Any, Any]:
     return dtype_of(a), dtype_of(b)
 
 
-def _is_sharded(x: Any) -> bool:
-    """Whether no device, and perhaps no process, has all values of an array."""
-    return is_concrete(x) and not x.is_fully_replicated
-
-
-# ----------------------------------------------------------------------------------------------- values, on the host
-
-
-def _compare_on_host(a: PyTree, b: PyTree, rtol: float, atol: float) -> list[LeafDifference]:
-    """Compare the values of two leaves of equal type, shape and dtype."""
+def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterator[LeafDifference]:
+    """Yield the first place where the values of two leaves of equal type, shape and dtype differ."""
     if _dtypes(a, b)[0] is None:
-        return [] if same(a, b) else [LeafDifference("value", *describe_values(a, b))]
-    if is_deleted(a) or is_deleted(b):
-        return [LeafDifference("value", describe(a), describe(b))]
-    x, y, dtype = np.asarray(_data_of(a)), np.asarray(_data_of(b)), dtype_of(a)
-    if isinstance(a, jax.Array) != isinstance(b, jax.Array) and issubdtype(dtype, np.inexact):
-        with np.errstate(all="ignore"):  # JAX makes an infinity of a large number too
-            x, y = x.astype(dtype, copy=False), y.astype(dtype, copy=False)
-    if dtype is None:
-        differ = np.asarray(_differ(x, y), bool)
-    elif x.dtype.kind == "V" and issubdtype(dtype, np.inexact):  # NumPy compares bf16 and similar dtypes slowly
-        differ = np.asarray(x.view(f"u{x.itemsize}") != y.view(f"u{y.itemsize}"))
+        if not same(a, b):
+            yield LeafDifference("value", *describe_values(a, b))
+    elif not (_is_readable(a) and _is_readable(b)):
+        yield LeafDifference("value", _describe_readable(a), _describe_readable(b))
     else:
-        differ = np.asarray(x != y)
-    if issubdtype(dtype, np.inexact) and differ.any():
-        # Only elements that differ are widened: widening a whole large array would take several times its memory.
-        wide = _wide_dtype(dtype)
-        differ[differ] = ~_is_close(x[differ].astype(wide), y[differ].astype(wide), rtol, atol, np)
-    if not differ.any():
-        return []
-    x, y = x[differ], y[differ]
-    texts = _describe_first(x[0], y[0], differ.argmax(), differ.shape, x.size - 1)
-    return [LeafDifference("value", *texts, *_largest_distances(x, y, dtype))]
+        x, y = _values(a, b)
+        differ = _which_differ(x, y, rtol, atol)
+        if differ.any():
+            x, y = x[differ], y[differ]
+            texts = _describe_first(x[0], y[0], differ.argmax(), differ.shape, x.size - 1)
+            yield LeafDifference("value", *texts, *_largest_distances(x, y, dtype_of(a)))
+
+
+def _is_readable(x: PyTree) -> bool:
+    """Whether the values of a leaf exist, and this process has all of them."""
+    return not is_concrete(x) or (not x.is_deleted() and (x.is_fully_replicated or x.is_fully_addressable))
+
+
+def _describe_readable(x: PyTree) -> str:
+    """Describe a leaf; of one that is not readable, say why."""
+    is_in_parts = not _is_readable(x) and not is_deleted(x)
+    return describe(x) + "(not compared: it spans processes)" * is_in_parts
+
+
+def _values(a: PyTree, b: PyTree) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the values of two leaves; if one is an array of JAX, those of the other as JAX would convert them."""
+    x, y = np.asarray(_data_of(a)), np.asarray(_data_of(b))
+    if isinstance(a, jax.Array) != isinstance(b, jax.Array) and issubdtype(dtype_of(a), np.inexact):
+        with np.errstate(all="ignore"):  # JAX makes an infinity of a large number too
+            x, y = x.astype(dtype_of(a), copy=False), y.astype(dtype_of(a), copy=False)
+    return x, y
+
+
+def _data_of(x: PyTree) -> Any:
+    """Return the data of an array of keys; any other leaf unchanged."""
+    if not (isinstance(x, jax.Array) and issubdtype(x.dtype, jax.dtypes.prng_key)):
+        return x
+    with jax.ensure_compile_time_eval():  # in a traced function, these keys are constants
+        return jax.random.key_data(x)
 
 
 def _differ_each(a: object, b: object) -> bool:
@@ -173,122 +170,59 @@ def _differ_each(a: object, b: object) -> bool:
 _differ: Any = np.frompyfunc(_differ_each, 2, 1)
 
 
-def _largest_distances(x: NumPyArray, y: NumPyArray, dtype: object) -> tuple[float, float] | tuple[None, None]:
-    """Return the largest absolute and relative difference of NumPy arrays whose elements all differ."""
-    wide = _wide_dtype(dtype)
-    if wide is None:
+def _which_differ(x: NDArray[Any], y: NDArray[Any], rtol: float, atol: float) -> Any:
+    """Return which elements of two NumPy arrays of one dtype differ. NaN is equal to NaN, and 0.0 to -0.0."""
+    if dtype_of(x) is None:
+        return np.asarray(_differ(x, y), bool)
+    if not issubdtype(x.dtype, np.inexact):
+        return np.asarray(x != y)
+    # NumPy compares bf16 and similar dtypes slowly, and their bits fast.
+    bits = f"u{x.itemsize}"
+    differ = np.asarray(x.view(bits) != y.view(bits) if x.dtype.kind == "V" else x != y)
+    if differ.any():
+        # Only elements that differ are widened: widening a whole large array would take several times its memory.
+        left, right = _wide(x[differ]), _wide(y[differ])
+        exact = rtol == atol == 0  # for which NumPy takes all NaN of complex numbers as equal
+        differ[differ] = ~(_are_equal(left, right) if exact else np.isclose(left, right, rtol, atol, equal_nan=True))
+    return differ
+
+
+def _are_equal(x: NDArray[Any], y: NDArray[Any]) -> Any:
+    if np.iscomplexobj(x):
+        return _are_equal(np.real(x), np.real(y)) & _are_equal(np.imag(x), np.imag(y))
+    return (x == y) | (np.isnan(x) & np.isnan(y))
+
+
+def _wide(x: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers in a wide dtype, in which NumPy computes; it lacks bf16."""
+    if issubdtype(x.dtype, np.inexact):
+        return x.astype(np.promote_types(x.dtype, np.float64))  # a long double is wider
+    return x.astype(np.uint64 if issubdtype(x.dtype, np.unsignedinteger) else np.int64)
+
+
+def _largest_distances(x: NDArray[Any], y: NDArray[Any], dtype: object) -> tuple[float, float] | tuple[None, None]:
+    """Return the largest absolute and relative difference of numbers that differ; None for what is not a number."""
+    if dtype is None or dtype == np.bool_ or not is_number(dtype):
         return None, None
-    if x.size == 1 and not issubdtype(wide, np.inexact):  # integers of Python may have any number of bits
+    if issubdtype(dtype, np.inexact):
+        x, y = _wide(x), _wide(y)
+        known = np.isfinite(x) & np.isfinite(y)
+        with np.errstate(all="ignore"):
+            absolute = np.where(known, abs(x - y), np.inf)
+            relative = np.where(known, absolute / abs(y), np.inf)
+    elif x.size == 1:  # an integer of Python may have any number of bits
         left, right = int(x.item()), int(y.item())
         try:
             return float(abs(left - right)), abs(left - right) / abs(right) if right else np.inf
         except OverflowError:
             return np.inf, np.inf
-    with np.errstate(all="ignore"):
-        absolute, relative = _distances(x.astype(wide), y.astype(wide), np)
+    else:
+        x, y = _wide(x), _wide(y)
+        with np.errstate(all="ignore"):
+            # The difference may need a bit more than the numbers, which an unsigned integer has.
+            absolute = np.where(x > y, x - y, y - x).astype(np.uint64).astype(np.float64)
+            relative = absolute / abs(y.astype(np.float64))
     return float(absolute.max()), float(relative.max())
-
-
-# ----------------------------------------------------------------------------------------------- values, on devices
-
-
-def _compare_on_devices(pairs: dict[int, Leaves], rtol: float, atol: float) -> dict[int, list[LeafDifference]]:
-    """Compare the values of arrays, of which one is sharded, of equal shape and dtype.
-
-    The programs, one for each shape, dtype and sharding, communicate a few numbers. All results are copied at once.
-    """
-    if not pairs:
-        return {}
-    # In a traced function, these arrays are constants. Results of 64 bits are those of NumPy on the host.
-    with jax.ensure_compile_time_eval(), enable_x64(True), jax.debug_nans(False):
-        results: dict[int, Any] = untyped.device_get(
-            {
-                i: _compare(*_side_by_side(*pair), _wide_dtype(dtype_of(pair[0])), rtol, atol)
-                for i, pair in pairs.items()
-            }
-        )
-    differences: dict[int, list[LeafDifference]] = {}
-    for i, (number, index, values, largest) in results.items():
-        if number:
-            x, y = (value[()] for value in values)
-            texts = _describe_first(x, y, index, np.shape(_data_of(pairs[i][0])), int(number) - 1)
-            differences[i] = [LeafDifference("value", *texts, *map(float, largest))]
-    return differences
-
-
-def _side_by_side(a: PyTree, b: PyTree) -> Leaves:
-    """Give two arrays the sharding of the one that has smaller parts; a whole array is cut where it is."""
-    arrays = [_data_of(a), _data_of(b)]
-    # To smaller parts, XLA moves an array without gathering it.
-    like = min(filter(_is_sharded, arrays), key=lambda x: math.prod(x.sharding.shard_shape(x.shape)))
-    sharding = like.sharding.with_memory_kind(None)
-
-    def put(x: Any) -> Any:
-        if _is_sharded(x):
-            return untyped.device_put(x, sharding)
-        values = np.asarray(x)
-        if issubdtype(like.dtype, np.inexact):
-            values = values.astype(like.dtype)  # as JAX would convert it
-        return untyped.make_array_from_callback(values.shape, sharding, values.__getitem__)
-
-    return put(arrays[0]), put(arrays[1])
-
-
-@functools.partial(untyped.jit, static_argnums=(2, 3, 4))
-def _compare(x: jax.Array, y: jax.Array, wide: Wide, rtol: float, atol: float) -> tuple[Any, Any, list[Any], list[Any]]:
-    """Return how many elements differ, the flat index and the values of the first, and the largest distances.
-
-    The arrays have one sharding. The results are single numbers, so the devices exchange nothing else.
-    """
-    dtypes = x.dtype, y.dtype
-    x, y = x.astype(wide or np.int64), y.astype(wide or np.int64)
-    differ = ~_is_close(x, y, rtol, atol, jax.numpy) if issubdtype(x.dtype, np.inexact) else x != y
-    index = jnp.zeros(x.shape, np.int64)
-    for axis, length in enumerate(x.shape):
-        index = index * length + lax.broadcasted_iota(np.int64, x.shape, axis)
-    first = jnp.min(index, where=differ, initial=x.size)
-    values = [
-        jnp.sum(jnp.where(differ & (index == first), z, 0)).astype(dtype)
-        for z, dtype in zip((x, y), dtypes, strict=True)
-    ]
-    largest = [jnp.max(z, where=differ, initial=0) for z in _distances(x, y, jax.numpy)] if wide else []
-    return jnp.sum(differ), first, values, largest
-
-
-# ------------------------------------------------------------------------------------------------------ on both
-
-
-def _data_of(x: PyTree) -> Any:
-    """Return the data of an array of keys; any other leaf unchanged."""
-    is_key = isinstance(x, jax.Array) and issubdtype(x.dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(x) if is_key else x
-
-
-@functools.cache
-def _wide_dtype(dtype: object) -> Any:
-    """Return a wide dtype, in which NumPy computes (it lacks bf16), for a dtype of numbers; None for bools and keys."""
-    if dtype is None or not is_number(dtype) or dtype == np.bool_:
-        return None
-    kinds = ((np.complexfloating, np.complex128), (np.floating, np.float64), (np.unsignedinteger, np.uint64))
-    return next((wide for kind, wide in kinds if issubdtype(dtype, kind)), np.int64)
-
-
-def _is_close(x: Any, y: Any, rtol: float, atol: float, xp: ModuleType) -> Any:
-    """Return which numbers are equal within the tolerances; NaN is equal to NaN. `xp` is `numpy` or `jax.numpy`."""
-    if rtol == atol == 0:  # much faster, and exact
-        return (x == y) | ((x != x) & (y != y))
-    return xp.isclose(x, y, rtol, atol, equal_nan=True)
-
-
-def _distances(x: Any, y: Any, xp: ModuleType) -> tuple[Any, Any]:
-    """Return the absolute and the relative differences of numbers of a wide dtype that differ, in float64."""
-    if issubdtype(x.dtype, np.inexact):
-        known = xp.isfinite(x) & xp.isfinite(y)
-        absolute, size = xp.where(known, xp.abs(x - y), np.inf), xp.abs(y)
-    else:  # the difference may need a bit more than the numbers, which an unsigned integer has
-        absolute = xp.where(x > y, x - y, y - x).astype(np.uint64).astype(np.float64)
-        known, size = True, xp.abs(y.astype(np.float64))
-    return absolute, xp.where(known, absolute / size, np.inf)
 
 
 def _describe_first(x: PyTree, y: PyTree, index: object, shape: tuple[int, ...], others: int) -> tuple[str, str]:

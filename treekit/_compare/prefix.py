@@ -12,11 +12,41 @@ from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 from treekit._compare.pairs import walk_pairs
 
 
+def flatten_up_to(treedef: PyTreeDef, tree: PyTree) -> list[Any]:
+    """Flatten a tree up to a structure, as `treedef.flatten_up_to` does.
+
+    The error of that has the `repr` of a whole subtree, for which JAX copies all of its arrays from their devices.
+
+    Raises:
+        ValueError: the structure is not a prefix of the tree.
+    """
+    for is_leaf in (None, is_none):  # most trees have this structure, perhaps with None as a leaf
+        leaves, structure = jtu.tree_flatten(tree, is_leaf)
+        if structure == treedef:
+            return leaves
+    parts: list[Any] = []
+    pending = [(treedef, tree)]
+    while pending:
+        want, part = pending.pop()
+        if want.node_data() is None:  # a leaf
+            parts.append(part)
+            continue
+        children, have = _flatten_one_level(part)
+        if have.node_data() != want.node_data() or len(children) != len(want.children()):
+            raise ValueError(f"expected {want}, found {type_name(part)}")
+        pending += reversed([*zip(want.children(), children, strict=True)])
+    return parts
+
+
+def _flatten_one_level(node: PyTree) -> tuple[list[Any], PyTreeDef]:
+    return jtu.tree_flatten(node, is_leaf=lambda x: x is not node)
+
+
 def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:
     """Flatten each of `rest` up to `treedef`; raise a ValueError that says which of them does not fit."""
     for i, tree in enumerate(rest):
         try:
-            yield treedef.flatten_up_to(tree)
+            yield flatten_up_to(treedef, tree)
         except ValueError as error:
             raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
 
@@ -28,15 +58,14 @@ def flatten_updates(treedef: PyTreeDef, updates: Updates, name: str = "updates")
         ValueError: they differ in structure; the message names the first key path.
     """
     try:
-        parts: list[Any] = treedef.flatten_up_to(updates)
+        return flatten_up_to(treedef, updates)
     except ValueError:
         params = treedef.unflatten(range(treedef.num_leaves))
         try:
-            parts = treedef.flatten_up_to(jtu.tree_map(_spread_none, updates, params, is_leaf=is_none))
+            return flatten_up_to(treedef, jtu.tree_map(_spread_none, updates, params, is_leaf=is_none))
         except ValueError as error:
             where = updates_mismatch(treedef, updates, name) or error
             raise ValueError(f"the {name} do not fit the params: {where}") from None
-    return parts
 
 
 def _spread_none(x: object, part: object) -> Any:

@@ -15,7 +15,7 @@ from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
-from treekit._compare.prefix import flatten_up_to_each, prefix_mismatch
+from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
 
 T = TypeVar("T")
 
@@ -171,7 +171,7 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
         )
     specs, prefix_treedef = jtu.tree_flatten(filter_spec)
     try:
-        subtrees = prefix_treedef.flatten_up_to(tree)
+        subtrees = flatten_up_to(prefix_treedef, tree)
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _decide(filter_spec.__call__, tree, is_leaf)

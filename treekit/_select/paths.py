@@ -18,7 +18,7 @@ from treekit._base.patterns import (
     nearest,
     pattern_text,
 )
-from treekit._base.predicates import can_be_trained
+from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._select.filter import TreeSpec
@@ -155,7 +155,8 @@ class PathLabels(TreeSpec):
         first = _first_matches("path_labels", [x for x, _ in self.table], tree, is_leaf, self.strict)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         default = None if self.default is NoDefault else self.default
-        missing = [path for (path, i), x in zip(first, leaves, strict=True) if i is None and can_be_trained(x)]
+        arrays = floats_as_arrays(leaves)
+        missing = [path for (path, i), x in zip(first, arrays, strict=True) if i is None and can_be_trained(x)]
         if missing and self.default is NoDefault:
             raise ValueError(
                 f"path_labels: no pattern matches {listed(missing)}. Add a pattern for them, such as '**' at the end, "

@@ -12,7 +12,7 @@ from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import can_be_trained, is_parameter, is_truly_callable
 from treekit._base.tree import in_nodes_of
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
-from treekit._compare.prefix import prefix_mismatch
+from treekit._compare.prefix import flatten_up_to, prefix_mismatch
 from treekit._select.filter import TreeSpec, filter
 
 
@@ -137,7 +137,7 @@ def match_spec(
 
     leaves, prefix_treedef = jtu.tree_flatten(spec, is_leaf=stop)
     try:
-        parts = prefix_treedef.flatten_up_to(tree)
+        parts = flatten_up_to(prefix_treedef, tree)
     except ValueError as error:
         fitting = in_nodes_of(tree, spec)
         if fitting is spec:

@@ -230,6 +230,30 @@ def test_chosen_sharding(on: Sharded) -> None:
     assert jax.jit(tx.init)([on.params["w"].T])[0][0].sharding.spec == spec
 
 
+@pytest.mark.parametrize("axes", ["auto"])
+def test_steps_in_shard_map_that_some_devices_skip(on: Sharded) -> None:
+    """One param is sharded, another is replicated: whether a step is skipped, and so the state, differs by device."""
+    specs = {"s": P("data"), "r": P()}
+    params = {"s": jnp.ones(8), "r": jnp.ones(3)}
+    grads = {"s": jnp.arange(32.0).reshape(4, 8).at[1, 0].set(jnp.nan), "r": jnp.ones((4, 3))}
+
+    def updates_of(o: Any) -> Any:
+        tx = o.MultiSteps(o.adam(0.1), 2, should_skip_update_fn=optax.skip_not_finite)
+
+        def steps(params: Any, grads: Any) -> Any:
+            state, found = tx.init(params), []
+            for i in range(4):
+                updates, state = tx.update(jax.tree.map(lambda x, i=i: x[i], grads), state, params)
+                found.append(updates)
+            return jax.tree.map(lambda *x: jnp.stack(x)[None], *found)
+
+        each = {name: P(None, *spec) for name, spec in specs.items()}
+        return jax.jit(shard_map(steps, mesh=on.mesh, in_specs=(specs, each), out_specs=P("data")))(params, grads)
+
+    for x, y in zip(*map(jax.tree.leaves, map(updates_of, (tko, optax))), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=2e-5)
+
+
 @table(auto=SOME)
 def test_init_in_shard_map(name: str, on: Sharded) -> None:
     """Each device makes the state of its own shards."""

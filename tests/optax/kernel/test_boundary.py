@@ -241,9 +241,8 @@ def test_what_is_not_a_number_is_not_a_gradient() -> None:
     assert {name for name, x in updates.items() if x is not None} == {"w"}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in UNTRAINED if kind != "a number"])
-def test_a_gradient_raises_too_where_nothing_is_trained(kind: str) -> None:
-    n, gradient = UNTRAINED[kind]
+def test_a_gradient_raises_too_where_nothing_is_trained() -> None:
+    n, gradient = UNTRAINED["a function"]
     for wrong in (gradient, 20):
         with pytest.raises(TypeError, match="at n"):
             ADAM.update({"n": wrong}, ADAM.init({"n": n}), {"n": n})
@@ -253,7 +252,7 @@ def test_without_params_every_array_of_numbers_is_a_gradient() -> None:
     """As in Optax, integers too."""
     grads = {"n": jnp.arange(3), "k": jnp.ones(2, jnp.int8)}
     for o in (tko.sgd(0.5), optax.sgd(0.5)):
-        updates, _ = o.update(grads, o.init(grads))
+        updates, _ = o.update(grads, o.init(jnp.ones(2)))
         np.testing.assert_array_equal(updates["n"], [0, -0.5, -1])
 
 
@@ -365,6 +364,34 @@ PASSING_ON: dict[str, Callable[[Any], Any]] = {
     "chain": lambda tx: tko.chain(tx),
     "partition": lambda tx: tko.partition({"a": tx, "b": ADAM}, lambda params: jax.tree.map(lambda _: "a", params)),
 }
+
+
+# Those that copy the params or the gradients into their state.
+KEEPING: dict[str, Callable[[], Any]] = {
+    "prodigy": lambda: tko.contrib.prodigy(0.1),
+    "dog": lambda: tko.contrib.dog(0.1),
+    "dowg": lambda: tko.contrib.dowg(0.1),
+    "madgrad": lambda: tko.contrib.madgrad(0.1),
+    "cocob": lambda: tko.contrib.cocob(),
+    "sam": lambda: tko.contrib.sam(tko.sgd(0.1), tko.sgd(0.1)),
+    "mechanize": lambda: tko.contrib.mechanize(tko.sgd(0.1)),
+    "adan": lambda: tko.adan(0.1),
+    "a user's own": lambda: tko.chain(optax.GradientTransformation(lambda p: p, lambda u, s, p=None: (u, u))),
+}
+MISSING = {"dowg": "optax.contrib.dowg", "madgrad": "optax.contrib.madgrad", "adan": "optax.adan"}
+
+
+@pytest.mark.parametrize("name", keys(KEEPING, MISSING))
+def test_nothing_shares_memory_with_the_arrays_of_numpy_that_a_user_passes(name: str) -> None:
+    """Large arrays, since small ones are copied anyway."""
+    tx = KEEPING[name]()
+    params, grads = ({"w": np.ones((128, 128), np.float32)} for _ in range(2))
+    first = tx.init(params)
+    updates, state = tx.update(grads, first, params)
+    kept = [np.array(x) for x in jax.tree.leaves((first, updates, state))]
+    params["w"] += 7
+    grads["w"] += 7
+    assert all(map(np.array_equal, kept, jax.tree.leaves((first, updates, state))))
 
 
 @pytest.mark.parametrize("params", [{"n": None, "w": jnp.ones((3, 2))}, jnp.ones([])], ids=["dict", "number"])

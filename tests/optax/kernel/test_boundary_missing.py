@@ -10,7 +10,9 @@ import optax
 import pytest
 
 import treekit as tk
+from tests.releases import needs
 from treekit import optax as tko
+from treekit import training
 
 MOVING: dict[str, Callable[[], Any]] = {
     "adamw": lambda: tko.adamw(0.1, weight_decay=0.5),
@@ -86,3 +88,46 @@ def test_a_parameter_is_held_by_what_is_beside_multi_steps() -> None:
     updates, state = tx.update(grads, tx.init(START), START)
     assert updates["b"] is None and (updates["w"] == 0).all()
     assert not tk.tree_diff(of("b", state), of("b", tx.init(START)))
+
+
+# ----------------------------------------------------------------------------------- state that follows the params
+
+
+@pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
+@pytest.mark.parametrize(
+    "wrap", [lambda ema: ema, lambda ema: tko.masked(ema, True), lambda ema: tko.partition({"a": ema}, "a")]
+)
+def test_an_average_of_the_params_follows_them_without_a_gradient(wrap: Callable[[Any], Any], jitted: bool) -> None:
+    """`v` is 1 after each of five steps, of which only the first has a gradient."""
+    params: Any = {"v": jnp.zeros(()), "w": jnp.zeros(())}
+    tx = tko.chain(wrap(training.params_ema(0.5)), tko.sgd(1.0))
+    state = tx.init(params)
+    update = jax.jit(tx.update) if jitted else tx.update
+    for i in range(5):
+        updates, state = update({"v": -jnp.ones(()) if i == 0 else None, "w": -jnp.ones(())}, state, params)
+        params = tko.apply_updates(params, updates)
+    average = training.get_params_ema(state, params)
+    weights = 0.5 ** np.arange(5)[::-1]
+    np.testing.assert_allclose(average["v"], 1.0, rtol=1e-6)
+    np.testing.assert_allclose(average["w"], np.average(np.arange(1, 6), weights=weights), rtol=1e-6)
+
+
+def test_the_params_that_sam_puts_back_are_those_of_the_last_step() -> None:
+    tx = tko.contrib.sam(tko.sgd(0.5), tko.sgd(0.1), sync_period=2)
+    params: Any = {"v": jnp.zeros(()), "w": jnp.zeros(())}
+    state = tx.init(params)
+    for i in range(4):
+        params = {**params, "v": jnp.asarray(float(i))}  # something else moves it
+        updates, state = tx.update({"v": None, "w": jnp.ones(())}, state, params)
+        params = tko.apply_updates(params, updates)
+        cache = state.cache["v"]
+        assert float(cache) == (i // 2) * 2  # the params at the start of the period
+
+
+@needs("optax.monitor")
+def test_a_measurement_by_names_of_params_is_of_no_param() -> None:
+    params = {"w": jnp.ones(()), "b": jnp.ones(())}
+    tx = tko.monitor({"w": lambda updates: updates["w"], "b": lambda updates: 2 * updates["w"]})
+    state = tx.init(params)
+    _, state = tx.update({"w": jnp.full((), 3.0), "b": None}, state, params)
+    assert {name: float(x) for name, x in state.measurements.items()} == {"w": 3.0, "b": 6.0}

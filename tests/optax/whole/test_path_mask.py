@@ -94,7 +94,7 @@ WRAPPED: dict[str, Callable[[Any, Any, Any], Any]] = {  # for a mask that is Tru
 }
 
 
-@pytest.mark.parametrize("kind", NAMED)
+@pytest.mark.parametrize("kind", [kind for kind in NAMED if kind != "class of nnx"])  # init takes no module of NNX
 @pytest.mark.parametrize("wrapper", WRAPPED)
 def test_what_is_named_is_masked_labelled_or_scaled_everywhere(wrapper: str, kind: str) -> None:
     named, raw_params = NAMED[kind]

@@ -357,6 +357,27 @@ def test_weights_are_those_of_micro_batches(name: str, mean: bool, jit: bool, dt
     assert (int(state.mini_step), float(state.weight_sum)) == (0, sum(weights))
 
 
+def test_a_small_weight_counts_in_a_sum_before_a_large_one() -> None:
+    """Also where the sum of the weights is the last one in f32."""
+    ms: Any = tko.MultiSteps(tko.sgd(1.0), 2, use_grad_mean=False, weighted=True)
+    state = ms.init(jnp.ones(()))
+    for weight in (1e-8, 1.0):
+        update, state = ms.update(jnp.asarray(1 / weight), state, weight=weight)
+    assert float(update) == -2
+
+
+@pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
+def test_the_mean_of_f64_gradients_has_the_precision_of_f64(jitted: bool) -> None:
+    with enable_x64(True):
+        ms: Any = tko.MultiSteps(tko.sgd(1.0), 3, weighted=True)
+        update: Any = jax.jit(ms.update) if jitted else ms.update
+        weights, grads = np.array([0.1, 0.7, 0.3]), np.array([1 / 3, -2 / 7, 5 / 11])
+        state = ms.init(jnp.zeros((), jnp.float64))
+        for weight, grad in zip(weights, grads, strict=True):
+            found, state = update(jnp.asarray(grad), state, weight=weight)
+        np.testing.assert_allclose(found, -np.average(grads, weights=weights), rtol=1e-14)
+
+
 @pytest.mark.parametrize("dtype", ["int4", "int32", "float8_e5m2", "float16"])
 def test_a_weight_may_have_any_dtype(dtype: str) -> None:
     ms, params = tko.MultiSteps(tko.sgd(1.0), 2, weighted=True), jnp.ones(2)

@@ -109,10 +109,10 @@ def test_none_above_params_is_none_for_each_of_them(wrap: Callable[[Any], Any]) 
     grads, none = jnp.ones((2, 2)), dict.fromkeys("cdf")
     tx = wrap(optax.adam(0.1))
     state = tx.init(params)
-    for short, whole in (({"a": grads, "b": None}, {"a": grads, "b": none}), (None, {"a": None, "b": none})):
-        (updates, after), (expected, expected_after) = (tx.update(x, state, params) for x in (short, whole))
-        assert_trees_same(after, expected_after)
-        assert_trees_same(tko.apply_updates(params, updates), tko.apply_updates(params, expected))
+    short, whole = {"a": grads, "b": None}, {"a": grads, "b": none}
+    (updates, after), (expected, expected_after) = (tx.update(x, state, params) for x in (short, whole))
+    assert_trees_same(after, expected_after)
+    assert_trees_same(tko.apply_updates(params, updates), tko.apply_updates(params, expected))
 
 
 @pytest.mark.parametrize("kind", ["f32", "eqx_raw", "nnx"])

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, cast
 import optax
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of, stands_for_array
+from treekit._base.dtype import as_array, has_dtype, has_no_update, owned, shape_of, stands_for_array
 from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.key_path import is_nnx_module, leaf_path_text
 from treekit._base.patterns import listed
-from treekit._base.predicates import can_be_trained, is_numeric_array, is_parameter
+from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
 from treekit._base.tree import in_nodes_of
 from treekit._base.types import LeafPredicate, OptState, Params, PyTreeDef, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
@@ -77,9 +77,9 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
         has_params = params is not None
         received, state = state, as_init_makes(inner_init, state, inside.params if has_params else inside.updates)
         try:
-            new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
             if has_params:
-                check_fits(inner_init, state, new_state, inside.params)
+                check_fits(inner_init, state, inside.params)
+            new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
             out, new_state = leave(state, new_updates, new_state)
             return out, in_nodes_of(received, new_state, object)
         except Exception as error:
@@ -210,14 +210,15 @@ class _Flat(NamedTuple):
     keep: list[bool]
 
     def inside(self, parts: Iterable[Any] | None = None) -> Any:
-        """Return a tree with these parts, by default the arrays, for what is trained."""
+        """Return a tree with these parts, by default the arrays, for what is trained. Arrays of NumPy are copied."""
         triples = zip(self.keep, self.arrays if parts is None else parts, self.leaves, strict=True)
         return self.treedef.unflatten(
-            part if keep else leaf if isinstance(leaf, optax.MaskedNode) else None for keep, part, leaf in triples
+            owned(part) if keep else leaf if isinstance(leaf, optax.MaskedNode) else None
+            for keep, part, leaf in triples
         )
 
 
-def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
+def _flatten(tree: Params, is_trained: LeafPredicate) -> _Flat:
     classes = set[Any]()
 
     def stop(x: object) -> bool:
@@ -225,10 +226,8 @@ def _flatten(tree: Params, can_be_trained: LeafPredicate) -> _Flat:
         return is_hole(x)
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    arrays: list[Any] = [x[...] if is_ref(x) else x for x in leaves]
-    if not any(map(can_be_trained, arrays)):  # programs of ten lines begin with {"w": 0.0}
-        arrays = [as_array(x) if isinstance(x, (float, complex)) else x for x in arrays]
-    can_train = keep = list(map(can_be_trained, arrays))
+    arrays = floats_as_arrays([x[...] if is_ref(x) else x for x in leaves])
+    can_train = keep = list(map(is_trained, arrays))
     if any(map(declares, classes)):
         frozen = declared_frozen(tree, is_hole)
         keep = [can and not out for can, out in zip(can_train, frozen, strict=True)]

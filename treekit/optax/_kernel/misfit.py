@@ -6,19 +6,19 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from treekit._arrays.codes import is_codes
-from treekit._base.describe import describe, describe_error
+from treekit._base.describe import count, describe, describe_error
 from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, is_nnx_module, path_name, path_text
-from treekit._base.predicates import is_traced
+from treekit._base.predicates import is_array, is_traced
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.diff import Difference, TreeDiff
 from treekit._compare.leaves import plainly_equal
 from treekit._compare.pairs import Pair, walk_pairs
+from treekit._graft.graft import graft
+from treekit._graft.report import GraftReport
 
 
 class StateError(ValueError, TypeError):
@@ -54,12 +54,13 @@ def explained(
         hint = " The params are a module of Flax NNX: pass nnx.state(model, nnx.Param), to init and to update."
     elif not has_params:
         hint = " Pass the params too, if it was made for all of them: update(updates, state, params)."
-    elif any(is_weak(x) and is_traced(x) for x in jtu.tree_leaves(like)):
-        hint = (
-            " In the params, jax.jit has made an array of a Python number, which init received as a number: make it an "
-            "array before init, with jnp.asarray, or jit the step with equinox.filter_jit, which does not convert it."
+    if any(is_weak(x) and is_traced(x) for x in jtu.tree_leaves(like)):
+        hint += (
+            f" In the {'params' if has_params else 'updates'}, jax.jit has made an array of a Python number, which "
+            "init received as a number: make it an array before init, with jnp.asarray, or jit the step with "
+            "equinox.filter_jit, which does not convert it."
         )
-    return _error(differences, hint, f"\nIt led to {describe_error(error)}")
+    return _error(init, state, like, differences, hint, f"\nIt led to {describe_error(error)}")
 
 
 def _of_gradients(error: Exception, updates: Updates, params: Params) -> Exception | None:
@@ -85,22 +86,24 @@ def note_none(error: Exception, params: Params) -> None:
         )
 
 
-def check_fits(init: Callable[[Any], Any], state: OptState, new_state: OptState, params: Params) -> None:
-    """Raise a StateError if a state is not one that `init` makes, where nothing else would say so.
+def check_fits(init: Callable[[Any], Any], state: OptState, params: Params) -> None:
+    """Raise a StateError if a state that has an array of integers or bools is not one that `init` makes.
 
-    Most states that do not fit raise an error of their own. But a count is broadcast if it is an array, such as those
-    of several members of an ensemble, and ints and bools are cast where the update computes floats. So a state with an
-    array of ints or bools is compared, and one of which the update makes a float; codes of 8 bits are not such arrays.
+    Every other state that does not fit raises an error of its own, of another structure or shape, or in a cast. But
+    integers with axes would be broadcast, as the counts of several members of an ensemble, and be computed with as
+    floats, as moments. `Codes`, which are not computed with, do not count.
     """
-    pairs = zip(jtu.tree_leaves(state), jtu.tree_leaves(new_state), strict=False)
-    others = [(old, new) for old, new in pairs if not issubdtype(getattr(old, "dtype", None), jnp.inexact)]
-    has_arrays = any(np.ndim(old) for old, _ in others) and any(
-        not is_codes(x) and np.ndim(x) and not issubdtype(dtype_of(x), jnp.inexact)
-        for x in jtu.tree_leaves(state, is_leaf=is_codes)
-    )
-    may_not_fit = has_arrays or any(issubdtype(dtype_of(new), jnp.inexact) for _, new in others)
-    if may_not_fit and (differences := _differences(init, state, params)):
-        raise _error(differences)
+    if not any(map(_has_integers, jtu.tree_leaves(state))):
+        return  # the code below returns too, but takes longer
+    if not any(map(_has_integers, jtu.tree_leaves(state, is_leaf=is_codes))):
+        return
+    if differences := _differences(init, state, params):
+        raise _error(init, state, params, differences)
+
+
+def _has_integers(x: object) -> bool:
+    """Whether a leaf is an array with axes that is not one of floats."""
+    return not issubdtype(getattr(x, "dtype", None), jnp.inexact) and is_array(x) and x.ndim > 0
 
 
 def _differences(init: Callable[[Any], Any], state: OptState, params: Params) -> TreeDiff:
@@ -128,9 +131,28 @@ def _kind(x: object) -> Any:
     return next((kind for kind in kinds if issubdtype(dtype, kind)), dtype)
 
 
-def _error(differences: TreeDiff, hint: str = "", cause: str = "") -> StateError:
+def _error(
+    init: Callable[[Any], Any],
+    state: OptState,
+    params: Params,
+    differences: TreeDiff,
+    hint: str = "",
+    cause: str = "",
+) -> StateError:
+    advice = "Make it again with init"
+    reports: list[GraftReport] = []
+
+    def carry_over(state: OptState) -> None:
+        reports.append(graft(untyped.eval_shape(init, params), state, strict=False)[1])
+
+    with contextlib.suppress(Exception):  # if nothing fits, or what fits is not certain
+        untyped.eval_shape(carry_over, state)  # with shapes, so that no array is copied
+        kept, all_ = len(reports[0].kept), len(reports[0])
+        advice += (
+            f", or carry over what fits, {kept} of {count(all_, 'array')}: "
+            "treekit.graft(optimizer.init(params), state, strict=False)[0]"
+        )
     return StateError(
-        "the state does not fit this optimizer and these params. Make it again with init, or carry over what fits: "
-        f"treekit.graft(optimizer.init(params), state, strict=False)[0].{hint}\n"
-        f"state | what init makes:\n{differences}{cause}"
+        f"the state does not fit this optimizer and these params. {advice}.{hint}\nstate | what init makes:\n"
+        f"{differences}{cause}"
     )
