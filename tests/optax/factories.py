@@ -81,13 +81,13 @@ POSITIONAL: dict[str, Callable[[Any, Any], tuple[Any, ...]]] = {
     "periodic_update": lambda o, t: (t, jax.tree.map(lambda x: 2 * x, t), 4, 2),
     "tree_map_params": lambda o, t: (o.adam(0.1), lambda x: 2 * x, o.adam(0.1).init(t)),
 }
-KEYWORDS: dict[str, dict[str, Any]] = {
-    "add_noise": {"key": 0},
-    "noisy_sgd": {"key": 0},
-    "contrib.differentially_private_aggregate": {"key": 0},
-}
+KEYWORDS: dict[str, Callable[[Any], dict[str, Any]]] = dict.fromkeys(
+    ("add_noise", "noisy_sgd", "contrib.differentially_private_aggregate"), lambda t: {"key": 0}
+)
 if has("optax.contrib.MuonDimensionNumbers"):  # before, it takes only matrices
-    KEYWORDS["contrib.scale_by_muon"] = {"weight_dimension_numbers": {"w": optax.contrib.MuonDimensionNumbers()}}
+    KEYWORDS["contrib.scale_by_muon"] = lambda t: {
+        "weight_dimension_numbers": jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(), t)
+    }
 # The extra arguments of an update, where they are not `value`, `grad` and `value_fn`.
 EXTRA: dict[str, dict[str, Any]] = {
     "contrib.sam": {},
@@ -109,10 +109,11 @@ def call(o: Any, name: str, tree: Any, arguments: dict[str, Callable[[Any], Any]
     function = operator.attrgetter(name)(o)
     parameters = inspect.signature(NAMES[name]).parameters.values()
     required = [x.name for x in parameters if x.default is x.empty and "VAR" not in x.kind.name]
+    keywords = KEYWORDS[name](tree) if name in KEYWORDS else {}
     if name in POSITIONAL:
-        out: Any = function(*POSITIONAL[name](o, tree), **KEYWORDS.get(name, {}))
+        out: Any = function(*POSITIONAL[name](o, tree), **keywords)
     else:
-        out = function(**{x: arguments[x](o) if x in arguments else tree for x in required}, **KEYWORDS.get(name, {}))
+        out = function(**{x: arguments[x](o) if x in arguments else tree for x in required}, **keywords)
     if name.endswith(("inject_hyperparams", "inject_stateful_hyperparams")):
         out = out(0.1)
     return out.gradient_transformation() if isinstance(out, optax.MultiSteps) else out

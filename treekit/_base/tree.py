@@ -52,7 +52,7 @@ def in_nodes_of(like: PyTree, tree: PyTree, kind: type[Any] = Mapping) -> Any:
     if len(wanted) != len(children) or not {*map(key_name, wanted)} <= by_name.keys():
         return tree
     parts = [in_nodes_of(child, by_name[key_name(key)], kind) for key, child in wanted.items()]
-    if is_like and children.keys() == wanted.keys() and all(map(operator.is_, parts, children.values())):
+    if is_like and [*children] == [*wanted] and all(map(operator.is_, parts, children.values())):
         return tree
     return jtu.tree_structure(like, is_leaf=lambda x: x is not like).unflatten(parts)
 
