@@ -13,12 +13,12 @@ help: ## list the commands
 DEMO := .venv-demo
 EXAMPLE ?= digits
 
-demo: $(DEMO)/installed ## train on handwritten digits, with plain Optax and with treekit (EXAMPLE=grow, neural_ode or sharded)
+demo: $(DEMO)/installed ## train on handwritten digits, with plain Optax and with treekit (EXAMPLE=finetune, grow, neural_ode or sharded)
 	$(DEMO)/bin/python examples/$(EXAMPLE).py
 
 $(DEMO)/installed: pyproject.toml
 	@$(DEMO)/bin/python -m pip --version >/dev/null 2>&1 || { python=$$($(FIND_PYTHON)) && "$$python" -m venv --clear $(DEMO); }
-	@echo "Installing treekit and what the examples use into $(DEMO): about 0.9 GB."
+	@echo "Installing treekit and what the examples use into $(DEMO): about 1.1 GB."
 	@$(DEMO)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	@$(DEMO)/bin/python -m pip install --quiet --editable ".[optax]" --group examples
 	@touch $@

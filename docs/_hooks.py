@@ -18,6 +18,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
     "examples/digits.py": "demo.md",
+    "examples/finetune.py": "finetune.md",
     "examples/grow.py": "grow.md",
     "examples/neural_ode.py": "neural_ode.md",
     "examples/sharded.py": "sharded.md",
@@ -27,7 +28,11 @@ PAGES = {
 REFERENCE = re.compile(r"^::: (\S+)$", re.MULTILINE)
 NAMES = {name for path in ROOT.glob("docs/reference/*.md") for name in REFERENCE.findall(path.read_text("utf-8"))}
 # As the guides import them; `plain` is Optax's own.
-MODULES = {"tk": "treekit", "treekit": "treekit", "optax": "treekit.optax", "testing": "treekit.testing"}
+MODULES = {
+    "tk": "treekit",
+    "treekit": "treekit",
+    **{name: f"treekit.{name}" for name in ("optax", "testing", "training", "typing")},
+}
 
 NAME = re.compile(rf"\b({'|'.join(MODULES)})\.(\w+)")
 
@@ -63,12 +68,26 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Link to the pages of examples and results. `\\|` in a table, which GitHub needs, would show its backslash."""
-    if page.file.src_uri.startswith("guides/") or page.file.src_uri == "eight_bits.md":
+    if page.file.src_uri.startswith("guides/"):
         markdown += _names_in(markdown)
+    if page.file.src_uri == "reference/names.md":
+        markdown = re.sub(r"^## .*?(?=^## |\Z)", _to_docstrings, markdown, flags=re.DOTALL | re.MULTILINE)
     example = r"\]\(\.\./((?:\.\./)*)(examples/\w+\.py)\)"
     markdown = re.sub(example, lambda link: f"]({link[1]}{PAGES[link[2]]})", markdown)
     markdown = re.sub(r"\]\(\.\./((?:\.\./)*)benchmarks/(results/)", r"](\1\2", markdown)
     return re.sub(r"^\|.*\|$", lambda row: row[0].replace(r"\|", "|"), markdown, flags=re.MULTILINE)
+
+
+def _to_docstrings(section: re.Match[str]) -> str:
+    """In the section of a module, a name links to its docstring on the site instead of to its file."""
+    heading = re.match(r"## (treekit\.\w+)\n", section[0])
+    module = heading[1] if heading else "treekit"
+
+    def link(name: re.Match[str]) -> str:
+        path = f"{module}.{name[1]}"
+        return f"[`{name[1]}`][{path}]" if path in NAMES else f"`{name[1]}`"
+
+    return re.sub(r"\[`(\w+)`\]\((?:\.\./)+treekit/[^)]+\)", link, section[0])
 
 
 def _names_in(markdown: str) -> str:

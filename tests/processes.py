@@ -190,7 +190,7 @@ def rows(diff: Any) -> list[Any]:
 
 def no_array_is_gathered(place: Place) -> None:
     """To measure for a summary, devices exchange single numbers."""
-    from treekit.training._summary import _sizes
+    from treekit.training._effects import _sizes
 
     x: Any = place.put(np.ones((64, 32), np.float32), SPECS["w"])
     exchanged = re.findall(

@@ -108,11 +108,11 @@ def public_names(module: str) -> list[str]:
 
     Of `treekit.optax`, those that are not Optax's own functions.
     """
-    froms = [x for x in statements(module) if isinstance(x, ast.ImportFrom)]
+    from_imports = [x for x in statements(module) if isinstance(x, ast.ImportFrom)]
     if module == "treekit.optax":
-        froms = [x for x in froms if str(x.module).startswith("treekit.optax._wrappers.")]
-        return sorted(alias.name for x in froms for alias in x.names)
-    names = {*(alias.asname or "_" for x in froms for alias in x.names)}
+        from_imports = [x for x in from_imports if str(x.module).startswith("treekit.optax._wrappers.")]
+        return sorted(alias.name for x in from_imports for alias in x.names)
+    names = {*(alias.asname or "_" for x in from_imports for alias in x.names)}
     names |= {name for x in statements(module) for name in _defined(x)}
     return sorted(name for name in names if not name.startswith("_"))
 

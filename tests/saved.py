@@ -14,6 +14,16 @@ import treekit as tk
 orbax: Any = importlib.import_module("orbax.checkpoint")  # has no types
 
 
+class Tensor:
+    """What numpy.asarray knows of a tensor of another library."""
+
+    def __init__(self, x: Any) -> None:
+        self._x = x
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self._x
+
+
 def is_number(x: Any) -> bool:
     return hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.number))
 

@@ -18,12 +18,13 @@ from types import ModuleType
 from typing import Any
 
 import jax
-import optax
 import pytest
 
 import treekit
 import treekit.optax
 import treekit.testing
+import treekit.training
+import treekit.typing
 from tests.releases import needs
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +37,8 @@ PAGES = [
     *sorted(ROOT.glob("benchmarks/results/*.md")),
 ]
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
-ROW = re.compile(r"^\| `?(?P<name>[\w ]+)`? \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \|$", re.MULTILINE)
+ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \|$", re.MULTILINE)
+NAME = re.compile(r"^\| \[`(?P<name>\w+)`\]\(\.\./\.\./(?P<file>[^)]+)\) \|", re.MULTILINE)
 RAISES = re.compile(r"# raises (?P<error>\w+): (?P<text>.+)$")
 GIVES = re.compile(r"# gives (?P<value>.+)$")
 
@@ -76,23 +78,25 @@ def run_piece(page: Path, line: int, code: str, namespace: dict[str, Any]) -> No
 
 
 def public_names(module: ModuleType) -> set[str]:
-    """What a module of treekit defines itself, or takes from the private modules beside it."""
-    return {
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", "").startswith(module.__name__)
-    }
+    """The names of a module; of `treekit.optax`, which has all of Optax's, those that treekit defines."""
+    names = {name: getattr(module, name) for name in getattr(module, "__all__", vars(module)) if name[0] != "_"}
+    if module is treekit.optax:
+        return {name for name, x in names.items() if getattr(x, "__module__", "").startswith("treekit.optax._")}
+    return {name for name, x in names.items() if not isinstance(x, ModuleType)}
 
 
-MODULES = (treekit, treekit.optax, treekit.testing)
+MODULES = (treekit, treekit.training, treekit.optax, treekit.testing, treekit.typing)
 
 
 # What the code of a page needs that not every release has.
+FREEZING = ("README", "freeze", "from_equinox", "from_optax", "see_and_edit", "wrappers")
 NEEDS = {
     "design": ["jax>=0.10"],
     "names": ["optax.monitor"],
-    "training": ["optax.monitor"],
-    "from_flax": ["flax>=0.12"],
+    "whole_program": ["optax.monitor"],
+    "from_flax": ["flax>=0.12", "optax.selective_transform"],
+    **{page: ["optax.selective_transform"] for page in FREEZING},
+    "finetune": ["flax.nnx", "magika", "onnx"],
 }
 WITH_CODE = [
     pytest.param(page, marks=needs(*NEEDS.get(page.stem, ())), id=page.stem) for page in PAGES if any(pieces(page))
@@ -108,6 +112,7 @@ def test_the_code_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.Monkey
             run_piece(page, line, code, vars(module))
 
 
+@needs("optax.selective_transform")
 def test_the_readme_prints_the_table_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
     _, first = next(pieces(README))
     shown = next(match["code"] for match in fences(README) if match["language"] == "text")
@@ -129,19 +134,17 @@ def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Pat
 @needs("optax.monitor")
 def test_the_page_of_names_and_the_reference_have_every_public_name_and_no_other() -> None:
     names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
-    named = [match["name"] for match in ROW.finditer(NAMES.read_text(encoding="utf-8"))]
-    assert sorted(named) == sorted([*(name.rpartition(".")[2] for name in names), "every other name"])
+    listed = NAME.findall(NAMES.read_text(encoding="utf-8"))
+    assert sorted(name for name, _ in listed) == sorted(name.rpartition(".")[2] for name in names)
+    old = {"multi_transform": "partition", "inject_stateful_hyperparams": "inject_hyperparams"}
+    for name, file in listed:
+        defines = rf"^(\s*(def|class) )?{old.get(name, name)}\b *[(:=\[]"
+        assert re.search(defines, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), f"{name} is not in {file}"
     pages = (ROOT / "docs" / "reference").glob("*.md")
-    named = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
-    assert sorted(named) == sorted([*names, "treekit.optax.contrib.schedule_free_eval_params"])
-
-
-@needs("optax>=0.2.8")
-def test_the_page_for_users_of_optax_lists_the_names_that_optax_does_not_have() -> None:
-    text = (ROOT / "docs" / "guides" / "from_optax.md").read_text(encoding="utf-8")
-    listed = text.partition("`treekit.optax` has names that Optax")[2].partition("If a later")[0]
-    names = {name for name in public_names(treekit.optax) if not hasattr(optax, name)}
-    assert {*re.findall(r"`(\w+)`", listed)} == names
+    shown = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
+    elsewhere = {"treekit.optax.contrib.schedule_free_eval_params"}
+    without_docstring = {f"treekit.typing.{name}" for name in ("FilterSpec", "Labels", "LeafPredicate", "Mask")}
+    assert sorted(shown) == sorted({*names, *elsewhere} - without_docstring)
 
 
 def test_the_version_is_the_same_everywhere() -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *names: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """Run the first of these programs where it finds the others, and writes a picture next to them."""
     for name in names:
         shutil.copy(ROOT / "examples" / name, folder)
-    line = [sys.executable, str(folder / names[0])]
+    line = [sys.executable, str(folder / names[0]), *options]
     return subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
 
 
@@ -34,3 +35,44 @@ def test_the_demo_prints_no_progress_bars_into_a_file(tmp_path: Path) -> None:
     done = run(tmp_path, "digits.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("\ntest accuracy 9")
+
+
+MAGIKA = pytest.mark.skipif(importlib.util.find_spec("magika") is None, reason="its wheel has the weights")
+
+
+@pytest.mark.slow
+@MAGIKA
+@pytest.mark.parametrize("options", [(), ("--bf16",)], ids=["f32", "bf16"])
+def test_a_deployed_model_is_fine_tuned(options: tuple[str, ...], tmp_path: Path) -> None:
+    """In a few steps, stubs and sources are not yet distinguished; the weights are right, and the run is resumed."""
+    done = run(tmp_path, "finetune.py", options=("--rounds=2", "--files=30", *options))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "10 kept, 0 fresh, 0 dropped, 0 refused" in done.stdout
+    assert "Stopped after 6 micro-batches, within a round, saved and resumed: the same, bit for bit." in done.stdout
+    assert re.search(r"^stubs, right, of 20 +0 +\d+ +\d+$", done.stdout, re.MULTILINE)
+    assert (tmp_path / "finetune.png").stat().st_size > 1000
+
+
+# What is changed before the program starts, and what it says.
+REFUSED = {
+    "no stubs": ("sys.argv += ['--folder', '.']", "There are no stubs (.pyi) in . to train with."),
+    "another name": (
+        "finetune.RENAME['const_fold_opt__9'] = finetune.RENAME.pop('const_fold_opt__209')",
+        "rename: 'const_fold_opt__9' matches no leaf of the old tree. The nearest paths: const_fold_opt__209",
+    ),
+    "another graph": ("finetune.nnx.gelu = finetune.nnx.relu", "computes something else from its weights than 1.0.3"),
+    "no rounds": ("sys.argv += ['--rounds', '0']", "--rounds must be 1 or more"),
+}
+
+
+@pytest.mark.slow
+@MAGIKA
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_fine_tuned_model_cannot_be_made_of_is_refused(case: str, tmp_path: Path) -> None:
+    change, message = REFUSED[case]
+    shutil.copy(ROOT / "examples" / "finetune.py", tmp_path)
+    code = f"import sys, finetune; {change}; finetune.main()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert message in done.stderr and "Traceback" not in done.stderr

@@ -1,7 +1,6 @@
 """Example trees of every kind of node, and Hypothesis strategies for more of them."""
 
-import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -158,14 +157,3 @@ def deleted() -> jax.Array:
     x = jnp.ones(2, jnp.float32)
     x.delete()
     return x
-
-
-def calls_of(f: Callable[[], Any]) -> int:
-    """The number of functions that run, of Python and of C."""
-    events: list[str] = []
-    sys.setprofile(lambda frame, event, arg: events.append(event))
-    try:
-        f()
-    finally:
-        sys.setprofile(None)
-    return sum(event in ("call", "c_call") for event in events)

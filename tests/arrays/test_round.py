@@ -137,12 +137,12 @@ def test_powers_of_two_in_8_bits_are_kept_both_ways() -> None:
     """The smallest, 2**-127, is subnormal in f32, with which XLA computes as with zero."""
     powers = jnp.asarray(np.arange(256, dtype=np.uint8).view(jnp.float8_e8m0fnu))
     want = np.append(2.0 ** np.arange(-127, 128), np.nan)
-    wider = tk.stochastic_round(powers, jnp.float32, KEY)
+    wider = training.stochastic_round(powers, jnp.float32, KEY)
     assert wider.dtype == jnp.float32
     np.testing.assert_array_equal(wider, want)
-    back = tk.stochastic_round(wider, jnp.float8_e8m0fnu, KEY)
+    back = training.stochastic_round(wider, jnp.float8_e8m0fnu, KEY)
     np.testing.assert_array_equal(np.asarray(back).astype(np.float64), want)
-    rounded = tk.stochastic_round(jnp.full(N, 1.25 * 2.0**-100), jnp.float8_e8m0fnu, KEY)
+    rounded = training.stochastic_round(jnp.full(N, 1.25 * 2.0**-100), jnp.float8_e8m0fnu, KEY)
     assert deviation((np.asarray(rounded).astype(np.float64) > 2.0**-100).mean(), 0.25) < 5
 
 

@@ -61,6 +61,11 @@ TREES: dict[str, tuple[Any, list[str]]] = {
 }
 
 
+def params_of(tree: Any) -> Any:
+    """What an optimizer takes: of a module of NNX, its state."""
+    return nnx.state(tree) if isinstance(tree, nnx.Module) else tree
+
+
 # What names the leaf of a tree with this name.
 NAMED: dict[str, Callable[[Any, str], Any]] = {
     "path_mask": lambda tree, name: tk.path_mask(name).of_leaves(tree, None),
@@ -71,25 +76,29 @@ LISTED: dict[str, Callable[[Any], list[str]]] = {
     "tree_summary": lambda tree: [row.name for row in tk.tree_summary(tree).rows],
     "to_state_dict": lambda tree: list(tk.to_state_dict(tree)),
     "tree_diff": lambda tree: [found.path for found in tk.tree_diff(tree, jax.tree.map(lambda x: x + 1, tree))],
-    "summary": lambda tree: [row.path for row in training.summary(tko.adam(0.1), tree).rows],
+    "summary": lambda tree: [row.path for row in training.summary(tko.adam(0.1), params_of(tree)).rows],
 }
 
 
 # What raises for a tree whose leaf with this name is wrong, and names it.
 ADAM = tko.adam(0.1)
 MISTAKES: dict[str, Callable[[Any, Any, str], Any]] = {
-    "apply_gradients": lambda tree, wrong, name: training.apply_gradients(ADAM, wrong, ADAM.init(tree), tree),
-    "update": lambda tree, wrong, name: ADAM.update(wrong, ADAM.init(tree), tree),
+    "apply_gradients": lambda tree, wrong, name: training.apply_gradients(
+        ADAM, params_of(wrong), ADAM.init(params_of(tree)), params_of(tree)
+    ),
+    "update": lambda tree, wrong, name: ADAM.update(params_of(wrong), ADAM.init(params_of(tree)), params_of(tree)),
     "apply_updates": lambda tree, wrong, name: tko.apply_updates(tree, wrong),
     "graft": lambda tree, wrong, name: tk.graft(tree, wrong, strict=True),
     "tree_stack": lambda tree, wrong, name: tk.tree_stack([tree, wrong]),
-    "partition": lambda tree, wrong, name: tko.partition(
-        {"a": ADAM}, tk.path_labels({name: "b"}, default="a")(tree)
-    ).init(tree),
-    "rates": lambda tree, wrong, name: training.scale_by_tree(tk.path_labels({name: "x"}, default=1.0)(tree)).init(
-        tree
+    "partition": lambda tree, wrong, name: tko.partition({"a": ADAM}, tk.path_labels({name: "b"}, default="a")).init(
+        params_of(tree)
     ),
-    "masked": lambda tree, wrong, name: tko.masked(ADAM, tk.path_labels({name: "x"}, default=True)(tree)).init(tree),
+    "rates": lambda tree, wrong, name: training.scale_by_tree(tk.path_labels({name: "x"}, default=1.0)).init(
+        params_of(tree)
+    ),
+    "masked": lambda tree, wrong, name: tko.masked(ADAM, tk.path_labels({name: "x"}, default=True)).init(
+        params_of(tree)
+    ),
 }
 
 
@@ -115,6 +124,20 @@ def test_a_leaf_has_one_name(case: str) -> None:
                 mistake(tree, wrong, name)
 
 
+def test_below_a_key_that_is_empty_names_begin_with_a_dot() -> None:
+    """Not with its own parts alone, which may be those of another leaf."""
+    tree: Any = {"": {"": jnp.ones(1), "a": jnp.ones(2)}, "a": jnp.ones(3)}
+    names = [".", ".a", "a"]
+    for how in ("to_state_dict", "tree_summary", "tree_diff"):
+        assert LISTED[how](tree) == names, how
+    assert list(tk.tree_find(tree, jax.Array)) == list(tk.tree_find(tree, lambda t: jax.tree.leaves(t))) == names
+    for i, name in enumerate(names):
+        assert tk.path_mask(name).of_leaves(tree, None) == [i == j for j in range(3)]
+    got, report = tk.graft(jax.tree.map(jnp.zeros_like, tree), tk.to_state_dict(tree))
+    assert [row.path for row in report.kept] == names
+    assert_trees_same(got, tree)
+
+
 @pytest.mark.parametrize("init", [lambda tree: tree, tko.chain(tko.adam(0.1), training.params_ema(0.9)).init])
 def test_values_go_into_boxes_and_out_of_them_without_rename(init: Any) -> None:
     boxed, unboxed = init(BOXED), init(UNBOXED)
@@ -133,7 +156,7 @@ def test_what_a_name_selects_of_params_in_boxes_is_trained() -> None:
     assert list(found) == ["a.kernel", "b.kernel"] and all(isinstance(x, jax.Array) for x in found.values())
     labels = tk.path_labels({"**.kernel": "a"}, default="b")
     optimizers: list[Any] = [
-        tko.selective_transform(tko.sgd(1.0), freeze_mask=~mask),
+        tko.transforms.selective_transform(tko.sgd(1.0), freeze_mask=~mask),
         tko.chain(tko.sgd(1.0), training.scale_by_tree(tk.path_labels({"**.kernel": 1.0}, default=0.0))),
         tko.partition({"a": tko.sgd(1.0), "b": tko.set_to_zero()}, labels),
     ]

@@ -136,17 +136,36 @@ MISTAKES: dict[str, Mistake] = {
     "complex moments in 8 bits": Mistake(
         lambda: stochastic(ADAM, {"mu": jnp.int8}).init(jnp.ones((64, 64), jnp.complex64)), ValueError, "complex64"
     ),
-    "a state that was not made to be rounded": Mistake(lambda: step(EIGHT_BITS, OF_ADAM), StateError, "tuple"),
-    "a state of f32, to store codes": Mistake(lambda: step(EIGHT_BITS, OF_WIDE), StateError, "float32 at 0.mu.w"),
-    "a state of codes, to store f32": Mistake(lambda: step(WIDE, OF_EIGHT_BITS), StateError, "int8 at 0.mu.w"),
+    "a state that was not made to be rounded": Mistake(
+        lambda: step(EIGHT_BITS, OF_ADAM), StateError, "_replace(inner_state=state), and encode that"
+    ),
+    "a state of another optimizer, to be rounded": Mistake(
+        lambda: step(EIGHT_BITS, SGD.init(PARAMS)), StateError, "found a tuple. Make it again with init"
+    ),
+    "a state of f32, to store codes": Mistake(
+        lambda: step(EIGHT_BITS, OF_WIDE), StateError, "training.encode_state(state, optimizer.init(params))"
+    ),
+    "a state of codes, to store f32": Mistake(
+        lambda: step(WIDE, OF_EIGHT_BITS), StateError, "training.decode_state(state)"
+    ),
     "a state of f32, to store bf16": Mistake(
-        lambda: step(training.store_state(ADAM, jnp.bfloat16), OF_ADAM), StateError, "float32 at 0.mu.b"
+        lambda: step(training.store_state(ADAM, jnp.bfloat16), OF_ADAM),
+        StateError,
+        "treekit.graft(optimizer.init(params)",
+    ),
+    "a state of f32 of another optimizer, to store bf16": Mistake(
+        lambda: step(training.store_state(tko.adamax(0.1), jnp.bfloat16), [*OF_ADAM]),
+        StateError,
+        "stores bfloat16. Make it again with init",
     ),
     "codes that were cast": Mistake(
         lambda: training.decode_state(jax.tree.map(jnp.float32, OF_EIGHT_BITS)), TypeError, "float32"
     ),
     "encode_state of another structure": Mistake(
         lambda: training.encode_state(OF_ADAM, OF_EIGHT_BITS), ValueError, "_replace(inner_state=state)"
+    ),
+    "encode_state of another optimizer": Mistake(
+        lambda: training.encode_state(SGD.init(PARAMS), OF_EIGHT_BITS), ValueError, "differ in their structure.\n"
     ),
     "encode_state of other shapes": Mistake(
         lambda: training.encode_state(EIGHT_BITS.init(WIDER), OF_EIGHT_BITS), ValueError, "mu.b"
@@ -168,6 +187,15 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "the state for the params of summary": Mistake(
         lambda: training.summary(ADAM, {"opt": OF_ADAM}), TypeError, "opt.0"
+    ),
+    "a summary at a step that is no int": Mistake(
+        lambda: training.summary(ADAM, PARAMS, step=0.5), TypeError, "found 0.5"
+    ),
+    "a summary at a step before the first": Mistake(
+        lambda: training.summary(ADAM, PARAMS, step=-1), ValueError, "found -1"
+    ),
+    "a summary at a step, with the state of another optimizer": Mistake(
+        lambda: training.summary(ADAM, PARAMS, [RATE], step=1), ValueError, "0.learning_rate"
     ),
     # treekit.testing
     "check_transformation of a function": Mistake(

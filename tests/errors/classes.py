@@ -171,7 +171,10 @@ MISTAKES: dict[str, Mistake] = {
     "a static value that cannot be compared": Mistake(
         lambda: [Layer(1, RaisesInEq()), Layer(1, RaisesInEq())], TypeError, "ZeroDivisionError"
     ),
-    "replace of a dict": Mistake(lambda: replace({}, a=1), TypeError, "dict"),
+    "replace of a dict": Mistake(lambda: replace({}, a=1), TypeError, "{**tree, **items}"),
+    "replace of a module of Equinox": Mistake(
+        lambda: replace(eqx.nn.Linear(2, 2, key=jax.random.key(0)), weight=1), TypeError, "treekit.tree_at"
+    ),
     "replace of a misspelled field": Mistake(lambda: replace(LAYER, wieght=1), TypeError, "weight, name"),
     "classmethod below node_factory": Mistake(
         lambda: unchecked(node_factory)(classmethod(Layer)), TypeError, "@classmethod above @node_factory"

@@ -59,7 +59,7 @@ MISTAKES: dict[str, Mistake] = {
     "a mask for the second argument": Mistake(
         lambda: OPTAX.adamw(1e-3, lambda params: params), TypeError, "b1 of adamw"
     ),
-    "a chain of nothing": Mistake(lambda: tko.chain(), TypeError, "chain"),
+    "a chain of nothing": Mistake(lambda: tko.chain(), ValueError, "chain"),
     "a list of transformations": Mistake(
         lambda: OPTAX.chain([tko.clip(1.0), ADAM]), TypeError, "optax.chain(*transformations)"
     ),

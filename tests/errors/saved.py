@@ -84,6 +84,9 @@ MISTAKES: dict[str, Mistake] = {
     "a function for convert": Mistake(graft_with(convert=np.transpose), TypeError, "transpose"),
     "a number for resize": Mistake(graft_with(resize=2), TypeError, "resize"),
     "fresh of no leaf": Mistake(graft_with(fresh=["w", re.compile("w.x")]), ValueError, "'w.x'"),
+    "fresh of a part of a name": Mistake(
+        lambda: tk.graft({"w": {"x": 0}}, {"w": {"x": 1}}, fresh=re.compile("x")), ValueError, "part of w.x"
+    ),
     "rename after a pattern that matches as much": Mistake(
         graft_with(rename={"**": "**", "a": "w"}), ValueError, "'a'"
     ),
@@ -92,7 +95,13 @@ MISTAKES: dict[str, Mistake] = {
     "rename with other wildcards": Mistake(graft_with(rename={"*": "**"}), ValueError, "'*' and '**'"),
     "a number to unstack": Mistake(graft_with(rename={"a": "*"}), ValueError, "'a'"),
     "a name to stack": Mistake(graft_with(rename={"*": "b"}), ValueError, "'b'"),
+    "an index of 5,000 digits to stack": Mistake(
+        lambda: tk.graft({"w": jnp.zeros((1, 2))}, {"9" * 5000: jnp.ones(2)}, rename={"*": "w"}), ValueError, "9…"
+    ),
     "convert that fails": Mistake(graft_with(convert={"w": lambda x: x.no}), AttributeError, "at w"),
+    "convert to another shape": Mistake(
+        lambda: tk.graft(NEW, OLD, convert={"w": np.ravel}), ValueError, "w (f32[3,2] | f32[2,3], converted to f32[6]"
+    ),
     "convert to None": Mistake(graft_with(convert={"w": lambda x: None}), TypeError, "at w"),
     "resize to another shape": Mistake(graft_with(resize=lambda new, old: old), ValueError, "(3, 2)"),
     # State dicts.
@@ -100,5 +109,9 @@ MISTAKES: dict[str, Mistake] = {
         lambda: tk.to_state_dict(tko.adam(0.1)), TypeError, "optimizer.init(params)"
     ),
     "the state dict of a traced array": Mistake(lambda: jax.jit(tk.to_state_dict)({"a": OLD}), TypeError, "a.a"),
+    "the state dict of a tensor without a dtype of NumPy": Mistake(
+        lambda: tk.to_state_dict({"a": {"w": Tensor()}}), TypeError, "Tensor at a.w"
+    ),
+    "the state dict of a donated array": Mistake(lambda: tk.to_state_dict({"a": deleted()}), ValueError, "at a "),
     "the state dict of two arrays of one name": Mistake(lambda: tk.to_state_dict(TWO_NAMES), ValueError, "a.b"),
 }

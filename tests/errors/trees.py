@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import equinox as eqx
@@ -40,6 +41,16 @@ class Rooted:
         self.root = jnp.sqrt(self.root)
 
 
+def cell() -> Any:
+    """What a cell of a notebook defines each time that it is run."""
+
+    @tk.node
+    class Cell:
+        x: Any
+
+    return Cell
+
+
 register: Any = jax.tree_util.register_pytree_node
 register(Rooted, lambda x: ((x.root, x.buffer), None), lambda _, children: Rooted(*children))
 ROOTED = Rooted(jnp.full(2, 16.0))
@@ -53,6 +64,11 @@ MISTAKES: dict[str, Mistake] = {
     "an empty list for where": Mistake(lambda: AT([], TREE, replace_fn=str), ValueError, "where"),
     "a name with a typo": Mistake(lambda: AT("layers.0.lfet", TREE, 0), ValueError, "layers.0.left"),
     "a class without instances": Mistake(lambda: AT(LINEAR, TREE, 0), ValueError, "Linear"),
+    "a class that was defined anew": Mistake(lambda: AT(cell(), cell()(1), 0), ValueError, "defined anew"),
+    "a regular expression for a part of a name": Mistake(
+        lambda: AT(re.compile("left"), TREE, 0), ValueError, "part of head.x.left"
+    ),
+    "a regular expression for nothing": Mistake(lambda: AT(re.compile("lfet"), TREE, 0), ValueError, "'.*'"),
     "the name of a static field": Mistake(lambda: AT("layers.0.name", TREE, "a"), ValueError, "Twig.name"),
     "a field without a key path": Mistake(lambda: tk.tree_find([ROOTED], "0.root"), ValueError, "Rooted"),
     "a field of an object that is not a node": Mistake(lambda: AT("0.fact", [UNREGISTERED], ""), ValueError, "0.fact"),
@@ -64,7 +80,10 @@ MISTAKES: dict[str, Mistake] = {
     "a node by name and by class": Mistake(lambda: AT(["head", Point], TREE, [0, 1]), ValueError, "head"),
     "a class that computes when it is rebuilt": Mistake(lambda: AT("0", ROOTED, ARRAY), ValueError, "Rooted"),
     # tree_at, by a function
-    "a predicate for where": Mistake(lambda: AT(eqx.is_array, MLP, 1), ValueError, "MLP"),
+    "a predicate for where": Mistake(lambda: AT(eqx.is_array, MLP, 1), ValueError, "jax.tree.map(lambda x:"),
+    "a predicate that reads a leaf": Mistake(
+        lambda: AT(lambda x: x.ndim > 1, MLP, 1), AttributeError, "tree_at(jax.Array, tree, replace_fn=f)"
+    ),
     "a static field of a node": Mistake(lambda: AT(lambda t: t.name, Twig(1), "b"), ValueError, "Twig.name"),
     "a value that is computed, and long": Mistake(lambda: AT(lambda t: "a" * 999, [1], 1), ValueError, "aaa…"),
     "a dict of nodes": Mistake(lambda: AT(lambda t: {"a": t[0]}, [1, 2], [1]), ValueError, "'a'"),

@@ -22,6 +22,13 @@ WITHOUT_B1 = INJECTED.init(PARAMS)
 WITHOUT_B1.hyperparams["b1"] = None
 NNX = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
 
+
+def is_more(params: Any) -> Any:
+    return jax.tree.map(lambda x: bool(x.mean() > 1), params)
+
+
+BY_VALUE = tko.masked(ADAM, is_more)
+
 # Each is given the state of the one before it, as in a program that was changed and resumes.
 OPTIMIZERS: dict[str, Any] = {
     "adam": ADAM,
@@ -58,6 +65,14 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a class of modules in labels for an nnx.state": Mistake(
         lambda: tk.path_labels({nnx.Linear: 1})(nnx.state(NNX)), ValueError, "treekit.tree_find(model, Linear)"
+    ),
+    "partition of treekit for that of treekit.optax": Mistake(
+        lambda: tk.partition({"a": ADAM}, {"w": "a"}), TypeError, "treekit.optax.partition"
+    ),
+    "a mask that looks at values": Mistake(
+        lambda: BY_VALUE.update({"w": 2 * jnp.ones(2)}, BY_VALUE.init({"w": jnp.ones(2)}), {"w": jnp.ones(2)}),
+        TypeError,
+        "shapes and dtypes",
     ),
     "partition of treekit.optax for that of treekit": Mistake(
         lambda: unchecked(tko.partition)(MODEL, eqx.is_array), TypeError, "treekit.partition"

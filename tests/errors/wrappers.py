@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.core import freeze
@@ -17,6 +18,9 @@ VARIABLES = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Param)
 SGD: Any = tko.sgd(0.1)
 LBFGS = tko.lbfgs()
 SEARCH = tko.scale_by_backtracking_linesearch(5)
+CONTRIB: Any = tko.contrib  # for arguments that type checkers refuse
+MUON: Any = tko.contrib.scale_by_muon()
+NO_VALUE = jax.errors.TracerBoolConversionError
 ROUNDS: Any = tko.MultiSteps(SGD, 2)
 
 
@@ -34,9 +38,17 @@ def injected(rate: Any, **options: Any) -> Any:
     return tko.inject_hyperparams(tko.adam, **options)(rate)
 
 
-def resumed(now: Any, then: Any) -> Any:
+def resumed(now: Any, then: Any, params: Any = PARAMS) -> Any:
     """A step of one optimizer with the state of another."""
-    return now.update(PARAMS, then.init(PARAMS), PARAMS)
+    return now.update(params, then.init(params), params)
+
+
+def branching(count: Any) -> float:
+    return 0.1 if count < 10 else 0.01
+
+
+def jitted(tx: Any, **extra: Any) -> Any:
+    return jax.jit(lambda state: tx.update(PARAMS, state, PARAMS, **extra))(tx.init(PARAMS))
 
 
 def search(grad: Any) -> Any:
@@ -125,6 +137,11 @@ MISTAKES: dict[str, Mistake] = {
     "an injected argument that is not a number": Mistake(
         lambda: injected(0.1, only="nesterov"), TypeError, "'nesterov'"
     ),
+    "a function that may be a schedule or not": Mistake(
+        lambda: tko.inject_hyperparams(tko.contrib.adopt)(0.1, clip_value_fn=jnp.tanh),
+        TypeError,
+        "static_args='clip_value_fn'",
+    ),
     "a function that is not a schedule": Mistake(
         lambda: injected(lambda params: PARAMS["kernel"]).init(PARAMS), TypeError, "KeyError: 'kernel'"
     ),
@@ -142,6 +159,35 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a number where a schedule was": Mistake(
         lambda: resumed(injected(0.1), injected(lambda count: 0.1)), StateError, "learning_rate"
+    ),
+    "a schedule with an `if`": Mistake(lambda: jitted(tko.adam(branching)), NO_VALUE, "learning_rate of adam"),
+    "an injected schedule with an `if`": Mistake(lambda: jitted(injected(branching)), NO_VALUE, "jnp.where"),
+    "a schedule with an `if` for lbfgs": Mistake(
+        lambda: jitted(tko.lbfgs(branching), value=1.0, grad=PARAMS, value_fn=lambda p: p["w"].sum()),
+        NO_VALUE,
+        "learning_rate of lbfgs",
+    ),
+    "an injected argument that a factory checks": Mistake(
+        lambda: jitted(tko.inject_hyperparams(tko.contrib.reduce_on_plateau)(factor=0.5), value=1.0),
+        NO_VALUE,
+        "no value in Python: accumulation_size, atol, cooldown, factor",
+    ),
+    "a number for sm3": Mistake(
+        lambda: resumed(tko.sm3(0.1), tko.sm3(0.1), {**PARAMS, "rate": jnp.ones(())}),
+        IndexError,
+        "scale_by_sm3 of Optax (optax._src.transform) for the leaf rate, which is f32[]",
+    ),
+    "a tree for scale_by_muon, which takes an array": Mistake(
+        lambda: resumed(MUON, MUON),
+        ValueError,
+        "weight_dimension_numbers=None",
+        needs=("optax.contrib.MuonDimensionNumbers",),
+    ),
+    "coefficients that scale_by_muon does not take": Mistake(
+        lambda: CONTRIB.scale_by_muon((1.0,)).init(PARAMS),
+        ValueError,
+        "ns_coeffs=(1.0,)",
+        needs=("optax.contrib.MuonDimensionNumbers",),
     ),
     "a number for a line search": Mistake(lambda: unchecked(tko.lbfgs)(linesearch=3), TypeError, "linesearch of lbfgs"),
     "lbfgs without params": Mistake(lambda: LBFGS.update(PARAMS, LBFGS.init(PARAMS)), ValueError, "params"),

@@ -26,7 +26,7 @@ RULES = {
     "MultiSteps accumulates complex gradients whole; Optax drops imaginary parts (benchmarks/results/upstream.md).": (
         Rule(PLAIN, "MultiSteps.* on .*complex")
     ),
-    "In Optax's MultiSteps a NaN outlives its round, and leaks into steps that wait (docs/what_goes_wrong.md).": (
+    "In Optax's MultiSteps a NaN outlives its round, and leaks into steps that wait (docs/guides/from_optax.md).": (
         Rule(PLAIN, "MultiSteps", r"(?s)^the .*: at .*\) and .*(nan|inf)")  # which Optax has
     ),
     "inject_hyperparams holds numbers in f32 at least; Optax in the params' dtype (docs/guides/from_optax.md).": (

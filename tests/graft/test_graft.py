@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from flax import nnx
 from hypothesis import given
+from jax.sharding import NamedSharding
 
 import treekit as tk
-from tests.releases import HOST_MEMORY, needs, nnx_list
+from tests.releases import HOST_MEMORY, P, needs, nnx_list
 from tests.trees import trees, untyped
 from treekit.testing import assert_trees_same
 
@@ -100,7 +101,7 @@ KEY = jax.random.key(1)
 # Of a leaf: new, old, whether it is kept as it is, and whether it is kept with cast=True.
 DTYPES: dict[str, tuple[Any, Any, bool, bool]] = {
     "a key": (jax.random.key(0), KEY, True, True),
-    "the data of a key": (jax.random.key(0), jnp.uint32([0, 1]), False, False),
+    "a key of another kind": (jax.random.key(0), jax.random.key(0, impl="rbg"), False, False),
     "a wide int to i32": (zeros((), jnp.int32), 2**40, False, False),
     "300 to i8": (zeros(1, jnp.int8), jnp.array([300], jnp.int16), False, False),
     "-128 to i8": (zeros(1, jnp.int8), jnp.array([-128], jnp.int16), False, True),
@@ -137,6 +138,35 @@ def test_which_dtypes_are_cast(new: Any, old: Any, is_kept: bool, is_cast: bool)
             np.testing.assert_array_equal(values, want)
 
 
+KINDS_OF_KEYS: dict[str, Any] = {
+    "a key": jax.random.key(3),
+    "a key of another kind": jax.random.key(3, impl="rbg"),
+    "several keys": jax.random.split(jax.random.key(3), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", KINDS_OF_KEYS)
+def test_the_data_of_a_key_becomes_a_key(name: str) -> None:
+    """Its dtype and shape show what it is, so nothing is guessed."""
+    key = KINDS_OF_KEYS[name]
+    new = jnp.zeros_like(key)
+    data = jax.random.key_data(key)
+    for each in (new, jax.eval_shape(lambda: new)):
+        for old in (data, np.asarray(data)):
+            got, _ = tk.graft({"k": each}, {"k": old})
+            assert_trees_same(got, {"k": key})
+        for wrong in (data[None], data.astype(jnp.int32), data.astype(jnp.float32)):
+            assert loose({"k": each, "x": 0}, {"k": wrong, "x": 0}, cast=True)[1] == {"refused": "k", "kept": "x"}
+
+
+def test_the_data_of_keys_is_stacked() -> None:
+    data = {f"layers.{i}.key": jax.random.key_data(jax.random.key(i)) for i in range(3)}
+    new = {"layers": {"key": jax.random.split(jax.random.key(9), 3)}}
+    got, _ = tk.graft(new, data, rename={"layers.*.**": "layers.**"})
+    for i, key in enumerate(got["layers"]["key"]):
+        assert key == jax.random.key(i)
+
+
 @needs(HOST_MEMORY)
 def test_values_lie_where_those_of_new_do() -> None:
     sharding = jax.sharding.SingleDeviceSharding(untyped.devices()[0], memory_kind="pinned_host")
@@ -149,7 +179,84 @@ def test_under_jit() -> None:
     new, old = {"w": zeros(2), "n": 0, "b": zeros(3)}, {"w": ones(2), "n": 4}
     both = jax.jit(lambda new, old: tk.graft(new, old, fresh="b")[0])(new, old)
     one = jax.jit(lambda old: tk.graft(new, old, fresh="b")[0])(old)
-    assert numbers(both) == numbers(one) == [0, 4, 1]
+    other = jax.jit(lambda new: tk.graft(new, old, fresh="b")[0])(new)
+    assert numbers(both) == numbers(one) == numbers(other) == [0, 4, 1]
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def aligned(count: int) -> Any:
+    """An array that JAX, on the CPU, would use in place of a copy, as those of a mapped file."""
+    buffer = np.zeros(4 * count + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + 4 * count].view(np.float32)
+
+
+DEVICE = untyped.devices()[0]
+REPLICATED = NamedSharding(untyped.make_mesh((1,), ("x",)), P())
+# What a new leaf is.
+KINDS: dict[str, Any] = {
+    "an array": zeros(64),
+    "a committed array": jax.device_put(zeros(64), DEVICE),
+    "a replicated array": jax.device_put(zeros(64), REPLICATED),
+    "a shape": untyped.ShapeDtypeStruct((64,), jnp.float32),
+    "a shape with a sharding": untyped.ShapeDtypeStruct((64,), jnp.float32, sharding=REPLICATED),
+    "an array of NumPy": np.zeros(64, np.float32),
+}
+HOW: dict[str, dict[str, Any]] = {
+    "as it is": {"fresh": "b"},
+    "converted to a view": {"fresh": "b", "convert": {"a": lambda x: x[...]}},
+    "for two": {"rename": {"a": ["a", "b"]}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", HOW)
+def test_the_result_shares_no_memory_with_the_old_tree(kind: str, how: str) -> None:
+    """So a step may donate it, and the old file may change."""
+    new = dict.fromkeys("ab", KINDS[kind])
+    mapped = aligned(64)
+    got, _ = tk.graft(new, {"a": mapped}, **HOW[how])
+    mapped[:] = 2
+    assert not np.asarray(got["a"]).any()
+    live = jax.device_put(zeros(64), REPLICATED if "replicated" in kind else DEVICE)
+    got, _ = tk.graft(new, {"a": live}, **HOW[how])
+    if how == "for two" and isinstance(got["b"], jax.Array):
+        got["b"].delete()
+    live.delete()
+    assert not np.asarray(got["a"]).any()
+
+
+class Net(nnx.Module):
+    def __init__(self, seed: int) -> None:
+        self.body, self.head = (nnx.Linear(2, 2, rngs=nnx.Rngs(seed + i)) for i in range(2))
+        self.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(seed))
+
+
+@needs("flax.nnx.var_defaults")
+@pytest.mark.parametrize("kind", [{"hijax": False}, {"hijax": True}, {"ref": True}, {"hijax": True, "ref": True}])
+def test_the_result_shares_no_variables_of_flax(kind: Any) -> None:
+    """Variables are nodes of arrays or of references, or leaves themselves."""
+    flax: Any = nnx
+    with flax.var_defaults(**kind):
+        new, old = Net(0), Net(5)
+        got, _ = tk.graft(new, old, fresh="head.**")
+    assert list(map(type, jax.tree.leaves(got))) == list(map(type, jax.tree.leaves(new)))
+    before = [tk.to_state_dict(x) for x in (new, old)]
+    np.testing.assert_array_equal(tk.to_state_dict(got)["body.kernel"], before[1]["body.kernel"])
+    np.testing.assert_array_equal(tk.to_state_dict(got)["head.kernel"], before[0]["head.kernel"])
+    for _, x in flax.iter_graph(got):
+        if isinstance(x, nnx.Param):
+            x[...] = x[...] + 1
+    for x, want in zip((new, old), before, strict=True):
+        assert_trees_same(tk.to_state_dict(x), want)
+
+
+def test_nothing_is_copied_under_jit() -> None:
+    new, old = {"w": zeros(2)}, {"w": ones(2)}
+    assert not jax.make_jaxpr(lambda new, old: tk.graft(new, old)[0])(new, old).eqns
+    assert not jax.make_jaxpr(lambda new: tk.graft(new, old)[0])(new).eqns
 
 
 # --------------------------------------------------------------------------------------------------- rename and resize

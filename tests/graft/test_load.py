@@ -1,6 +1,9 @@
 """graft as a loader: state dicts of PyTorch and others, with names, layouts and layers of their own."""
 
+import os
 import re
+import subprocess
+import sys
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from flax import traverse_util
 
 import treekit as tk
-from tests.saved import same, zeroed
+from tests.saved import Tensor, same, zeroed
 from treekit.testing import assert_trees_same
 
 unflatten_dict: Any = traverse_util.unflatten_dict  # has no types
@@ -105,6 +108,25 @@ def test_stacking_and_unstacking_in_the_order_of_integers() -> None:
     assert "| entry 3 of f32[12,2,3](numpy) at layers.w, converted" in str(report)
 
 
+SHARDED = """
+import jax, jax.numpy as jnp, treekit as tk
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Explicit,))
+w = jax.device_put(jnp.arange(4.0).reshape(2, 2), NamedSharding(mesh, PartitionSpec("x")))
+got, _ = tk.graft({"layers": [{"w": jnp.zeros(2)}] * 2}, {"layers.w": w}, rename={"layers.**": "layers.*.**"})
+assert [x["w"].tolist() for x in got["layers"]] == w.tolist()
+"""
+
+
+def test_layers_that_are_sharded_on_an_explicit_axis_are_unstacked() -> None:
+    """In a process of its own, which has two devices. JAX takes no entry out of such an axis."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    run = subprocess.run(
+        [sys.executable, "-c", SHARDED], env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
 @pytest.mark.parametrize(
     ("old", "fact"),
     [
@@ -144,16 +166,6 @@ def test_a_stack_is_made_by_one_rule() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- what may be loaded
-
-
-class Tensor:
-    """What numpy.asarray knows of a tensor of another library."""
-
-    def __init__(self, x: Any) -> None:
-        self._x = x
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        return self._x
 
 
 def test_tensors_in_mappings_that_are_no_pytrees() -> None:

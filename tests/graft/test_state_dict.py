@@ -1,6 +1,7 @@
 """to_state_dict, and other ways through a file: graft takes back what comes out."""
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import equinox as eqx
@@ -16,7 +17,7 @@ from hypothesis import given
 import treekit as tk
 from tests.optax import old_states
 from tests.releases import needs, new_ref
-from tests.saved import numbered, same, through_orbax, zeroed
+from tests.saved import Tensor, numbered, same, through_orbax, zeroed
 from tests.trees import Point, Twig, trees, untyped
 from treekit import optax as tko
 
@@ -110,6 +111,21 @@ def test_a_reference_is_the_array_that_it_refers_to() -> None:
             assert type(got["r"]) is type(new["r"]) and len(report.kept) == 2
             same(got["r"][...], np.arange(3.0))
             assert not new["r"][...].any()
+
+
+def test_what_has_an_array_is_saved_as_that_array() -> None:
+    """As tensors, and as the data sets in files that are not pytrees."""
+    tree = {"a": MappingProxyType({"x": Tensor(np.ones(2))}), "s": np.array(["x"]), "t": Tensor(np.zeros(1))}
+    assert list(tk.to_state_dict(tree)) == ["a.x", "t"]
+    assert list(tk.to_state_dict(MappingProxyType({"w": np.ones(2)}))) == ["w"]
+    same(tk.to_state_dict(tree)["a.x"], np.ones(2))
+
+
+@pytest.mark.parametrize("x", [np.zeros(2, np.float32), jnp.zeros(2), Tensor(np.zeros(2, np.float32))])
+def test_every_array_is_a_copy(x: Any) -> None:
+    out = tk.to_state_dict({"w": x})["w"]
+    out += 1
+    assert not np.asarray(x).any()
 
 
 def test_every_array_is_in_the_order_of_c() -> None:

@@ -1,11 +1,13 @@
 """graft is strict: each leaf of both trees is used, named in `fresh` or dropped; an error says what would accept it."""
 
 import re
+import tracemalloc
 import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -78,6 +80,55 @@ def test_what_the_error_suggests_accepts_what_is_left_and_changes_nothing_else(n
         assert len(left) <= 100 or f"  and {len(left) - 100} more" in str(caught.value)
 
 
+MODEL = {"a": {"w": zeros(2)}, "b": zeros(1)}
+FILLED = jax.tree.map(jnp.ones_like, MODEL)
+# A new and an old tree, of which one has what the other lacks below a key; the `rename` that is suggested, and one that
+# was passed.
+NESTED: dict[str, tuple[Any, ...]] = {
+    "a checkpoint": (MODEL, {"state_dict": FILLED, "epoch": 3}, {"state_dict.**": "**", "epoch": None}),
+    "with a name in common": (MODEL | {"epoch": 0}, {"state_dict": FILLED, "epoch": 3}, {"state_dict.**": "**"}),
+    "names with dots": (MODEL, {"m": {"n.a.w": ones(2), "n.b": ones(1)}}, {"m.n.**": "**"}),
+    "the new tree": ({"params": MODEL}, FILLED, {"**": "params.**"}),
+    "an optimizer state": (ADAM, {"opt": ADAM, "v": ones(1)}, {"opt.**": "**", "v": None}),
+    "after a rename": (MODEL, {"x": FILLED, "y": ones(1)}, {"y": None, "x.**": "**"}, {"y": None}),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_where_one_tree_is_nested_the_error_says_how_to_reach_it(name: str) -> None:
+    new, old, rename, *given = NESTED[name]
+    with pytest.raises(ValueError, match="tree has them below") as caught:
+        tk.graft(new, old, rename=given[0] if given else None)
+    suggested = eval(re.findall(r"pass rename=({.*?})", str(caught.value))[0])
+    assert suggested == rename
+    assert ('old["state_dict"]' in str(caught.value)) is ("state_dict" in old)
+    got, report = tk.graft(new, old, rename=suggested)
+    assert not report.fresh and all(map(np.all, jax.tree.leaves(got)))
+
+
+DEEP = ".".join(["layers", "0", "w"] * 1000)
+HOSTILE = {
+    "a name of many parts": {DEEP: zeros(1), "x": zeros(1)},
+    "names of many parts": {f"{DEEP}.{i}": zeros(1) for i in range(3)} | {"x": zeros(1)},
+    "an index of many digits": {f"w.{'9' * 5000}": zeros(1), "x": zeros(1)},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_any_length_are_safe(name: str) -> None:
+    """Advice that looks at each beginning of a name of 3,000 parts needs a thousand times the memory of the name."""
+    new: dict[str, Any] = {"x": zeros(1), f"{DEEP}.new": zeros(1)}
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="strict=False") as caught:
+            tk.graft(new, HOSTILE[name])
+        arguments = re.findall(r"^  ((?:fresh|rename)=.*,)$", str(caught.value), re.MULTILINE)
+        tk.graft(new, HOSTILE[name], **eval(f"dict({' '.join(arguments)})"))
+        assert tracemalloc.get_traced_memory()[1] < 200 * len(DEEP)
+    finally:
+        tracemalloc.stop()
+
+
 # ---------------------------------------------------------------------------------------------------------------- fresh
 
 
@@ -121,3 +172,16 @@ def test_what_is_exempt() -> None:
     for name in ("p", "k"):
         with pytest.raises(ValueError, match=rf"\n  {name} \("):
             tk.graft({"w": zeros(1)}, {"w": ones(1), name: new[name]})
+
+
+def test_a_key_of_which_only_the_shape_is_known_needs_a_value() -> None:
+    """Another key may stay: the new one."""
+    new: Any = {"w": jnp.zeros(2), "key": jax.random.key(0)}
+    old: Any = {"w": jnp.ones(2)}
+    got, _ = tk.graft(new, old)
+    assert got["key"] == new["key"]
+    with pytest.raises(ValueError, match="key"):
+        tk.graft(jax.eval_shape(lambda: new), old)
+    data = jax.random.key_data(jax.random.key(5))
+    got, _ = tk.graft(jax.eval_shape(lambda: new), {**old, "key": data})
+    assert got["key"] == jax.random.key(5)

@@ -9,11 +9,14 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import treekit as tk
+from tests.releases import needs, new_ref
 from tests.trees import Box, Point, Twig, follow, identical, places, trees, untyped
 
 
@@ -23,6 +26,7 @@ class Layer:
     bias: Any
 
 
+untyped_nnx: Any = nnx
 TREE = {"layers": [Layer(1, 2), Layer(3, None)], "head": Point(Layer(5, 6), (7, {"weight": 8}))}
 
 
@@ -179,6 +183,51 @@ def test_a_leaf_that_is_a_node_elsewhere() -> None:
     tree = {"a": OrderedDict(b=(1, 2))}
     assert list(tk.tree_find(tree, "**", is_leaf=lambda x: isinstance(x, tuple))) == ["", "a", "a.b"]
     assert list(tk.tree_find(tree, "**")) == ["", "a", "a.b", "a.b.0", "a.b.1"]
+
+
+class Wrapped(nnx.Module):
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.scale = inner, nnx.Param(jnp.ones(2))
+
+
+class Net(nnx.Module):
+    def __init__(self) -> None:
+        self.first, self.last = (nnx.Linear(2, 2, rngs=nnx.Rngs(i)) for i in range(2))
+        self.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(2))
+
+
+# Ways to edit a module; all but the first give the new one modules or variables of the old one.
+EDITS: dict[str, Callable[[Any], Any]] = {
+    "by name": lambda net: tk.tree_at("first.bias", net, replace_fn=lambda x: x),
+    "a module in another one": lambda net: tk.tree_at("first", net, replace_fn=Wrapped),
+    "by class": lambda net: tk.tree_at(nnx.Linear, net, replace_fn=Wrapped),
+    "by a function": lambda net: tk.tree_at(lambda net: net.last, net, Wrapped(net.last)),
+    "a variable": lambda net: tk.tree_at(lambda net: net.first.bias, net, replace_fn=lambda x: x),
+    "another part": lambda net: tk.tree_at(lambda net: net.first, net, net.last),
+}
+# Variables are nodes of arrays or references, or leaves themselves.
+VARIABLES = [{"hijax": False}, {"hijax": True}, {"ref": True}, {"hijax": True, "ref": True}]
+
+
+@needs("flax.nnx.var_defaults")
+@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("kind", VARIABLES)
+def test_a_module_and_its_edited_copy_share_no_variables(name: str, kind: Any) -> None:
+    with untyped_nnx.var_defaults(**kind):
+        net = Net()
+        out = EDITS[name](net)
+    before = [np.asarray(x) for x in tk.to_state_dict(net).values()]
+    for _, x in untyped_nnx.iter_graph(out):
+        if isinstance(x, nnx.Param):
+            x[...] = x[...] + 1
+    for x, y in zip(before, tk.to_state_dict(net).values(), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@needs("jax.new_ref")
+def test_other_references_are_shared_as_arrays_are() -> None:
+    tree: dict[str, Any] = {"r": new_ref(jnp.ones(2)), "w": 1}
+    assert tk.tree_at("w", tree, 2)["r"] is tree["r"]
 
 
 @pytest.mark.parametrize("where", ["x", re.compile("x"), eqx.nn.Linear, ["x", eqx.nn.Linear], [], lambda t: []])

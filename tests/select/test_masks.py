@@ -122,13 +122,13 @@ def test_equal_ones_are_equal_and_survive_a_copy() -> None:
 ACCEPT: dict[str, Callable[[Any], Any]] = {
     "masked": lambda mask: tko.masked(tko.set_to_zero(), ~mask),
     "adamw": lambda mask: tko.chain(tko.set_to_zero(), tko.adamw(1.0, weight_decay=1.0, mask=mask)),
-    "freeze": lambda mask: tko.freeze(~mask),
-    "selective_transform": lambda mask: tko.selective_transform(tko.sgd(1.0), freeze_mask=~mask),
+    "freeze": lambda mask: tko.transforms.freeze(~mask),
+    "selective_transform": lambda mask: tko.transforms.selective_transform(tko.sgd(1.0), freeze_mask=~mask),
     "partition": lambda mask: tko.partition({True: tko.sgd(1.0), False: tko.set_to_zero()}, mask),
     "inject_hyperparams": lambda mask: tko.chain(
         tko.set_to_zero(), tko.inject_hyperparams(tko.adamw)(1.0, weight_decay=1.0, mask=mask)
     ),
-    "MultiSteps": lambda mask: tko.MultiSteps(tko.selective_transform(tko.sgd(1.0), freeze_mask=~mask), 1),
+    "MultiSteps": lambda mask: tko.MultiSteps(tko.transforms.selective_transform(tko.sgd(1.0), freeze_mask=~mask), 1),
     "in plain Optax": lambda mask: optax.masked(optax.set_to_zero(), ~mask),
 }
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.trees import EXAMPLES, Point, Twig, calls_of, untyped
+from tests.trees import EXAMPLES, Point, Twig, untyped
 from treekit._base.key_path import flatten_with_names
 
 # For each pattern: the names that it matches, and those that it does not.
@@ -104,19 +104,13 @@ def test_the_first_pattern_that_matches_decides(patterns: list[Any], name: str) 
 @pytest.mark.parametrize(
     ("pattern", "name"), [("**.layers.{}.*", "layers.{}.w"), ("*_{}.**", "layer_{}.w"), ("layer_*{}", "layer_x{}")]
 )
-def test_a_table_with_a_pattern_a_layer_is_looked_up(pattern: str, name: str) -> None:
-    """Not each pattern is compared with each name: with twice as many of both, it takes twice as long."""
-
-    def label(n: int) -> None:
-        layers = list(range(1000, 1000 + n))
-        tree = {name.format(i): i for i in layers}
-        patterns = [pattern.format(i) for i in layers]
-        assert list(tk.tree_find(tree, patterns).values()) == layers
-        labels = tk.path_labels(dict(zip(patterns, layers, strict=True)))
-        assert jax.tree.leaves(labels(tree)) == layers
-
-    label(10)  # what is cached at the first call
-    assert calls_of(lambda: label(400)) < 2.3 * calls_of(lambda: label(200))
+def test_in_a_table_with_a_row_for_each_layer_each_layer_has_its_own(pattern: str, name: str) -> None:
+    layers = list(range(10, 40))
+    tree = {name.format(i): i for i in layers}
+    patterns = [pattern.format(i) for i in layers]
+    assert list(tk.tree_find(tree, patterns).values()) == layers
+    labels = tk.path_labels(dict(zip(patterns, layers, strict=True)))
+    assert jax.tree.leaves(labels(tree)) == layers
 
 
 STARS: dict[str, Callable[[int], tuple[str, str]]] = {  # a pattern with n wildcards, and a name that it matches
@@ -127,18 +121,15 @@ STARS: dict[str, Callable[[int], tuple[str, str]]] = {  # a pattern with n wildc
 
 
 @pytest.mark.parametrize("kind", STARS)
-def test_with_many_wildcards_the_time_grows_with_the_pattern_times_the_name(kind: str) -> None:
-    def match(n: int, end: str = "") -> Any:
-        pattern, name = STARS[kind](n)
-        return jax.tree.leaves(tk.path_mask(pattern, strict=False)({name + end: 1}))
-
-    def rename(n: int) -> Any:
-        pattern, name = STARS[kind](n)
-        return tk.graft({f"{name[:-1]}c": 0}, {name: 1}, rename={pattern: f"{pattern[:-1]}c"})[0]
-
-    assert match(10) == [True] and match(10, "c") == [False] and list(rename(10).values()) == [1]
-    assert calls_of(lambda: match(40, "c")) < 5 * calls_of(lambda: match(20, "c"))
-    assert calls_of(lambda: rename(40)) < 5 * calls_of(lambda: rename(20))
+def test_many_wildcards_are_not_tried_in_every_way(kind: str) -> None:
+    """There are more ways than atoms, so a matcher that tries them does not come back."""
+    pattern, name = STARS[kind](100)
+    assert [jax.tree.leaves(tk.path_mask(pattern, strict=False)({name + end: 1})) for end in ("", "c")] == [
+        [True],
+        [False],
+    ]
+    got, _ = tk.graft({f"{name[:-1]}c": 0}, {name: 1}, rename={pattern: f"{pattern[:-1]}c"})
+    assert list(got.values()) == [1]
 
 
 HIDDEN: list[dict[Any, int]] = [{"a.*": 1, "*.w": 2}, {re.compile(".*"): 1, "a.w": 2}, {"**": 1, dict: 2}]

@@ -170,7 +170,7 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
     "a weak count": (counting(lambda: jnp.asarray(0), lambda count: count + 1), F32, None),
     "Python numbers": (tko.adam(1e-3), {"w": 1.0, "b": 0.5}, {"w": 1.0, "b": 2.0}),
     "zeros for the leaves that are frozen": (
-        tko.selective_transform(tko.adam(1e-3), freeze_mask={"w": False, "b": True}),
+        tko.transforms.selective_transform(tko.adam(1e-3), freeze_mask={"w": False, "b": True}),
         F32,
         None,
     ),

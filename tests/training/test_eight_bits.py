@@ -248,9 +248,9 @@ def test_the_moments_are_right_on_average() -> None:
     assert len(set(np.asarray(numbers.nu).ravel().tolist())) > 1
 
 
-# The first rows of the table in docs/eight_bits.md, where MANY is "above 10,000". In units of the rate: the largest
-# update with gradients from 1e-6 to 1, and from 100 to 1e8; and after gradients fell to a hundredth, the last ones
-# divided by those of f32.
+# The first rows of the table in docs/guides/precision.md, where MANY is "above 10,000". In units of the rate: the
+# largest update with gradients from 1e-6 to 1, and from 100 to 1e8; and after gradients fell to a hundredth, the last
+# ones divided by those of f32.
 MANY = 1e4
 UPDATES: dict[str, tuple[Callable[[Any], Any], tuple[float, float, float]]] = {
     "f32": (training.store_state, (1.3, 1.3, 1)),
@@ -326,8 +326,8 @@ def test_graft_never_casts_codes() -> None:
 
 
 MEAN_TO_STORE: list[dict[str, Any]] = [
-    {"state_dtype": jnp.bfloat16},
-    {"state_dtype": {"mu": jnp.float32}},
+    {"dtype": jnp.bfloat16},
+    {"dtype": {"mu": jnp.float32}},
     {"rounding": "stochastic"},
 ]
 BETWEEN: dict[str, Callable[[Any], Any]] = {

@@ -253,6 +253,25 @@ def test_a_state_can_be_donated_and_the_array_is_still_there(change: Any) -> Non
     assert float(GIVEN) == 0.125
 
 
+SETTERS: dict[str, Callable[[Any, Any], Any]] = {
+    "set_hyperparams": lambda state, value: training.set_hyperparams(state, learning_rate=value),
+    "by key": lambda state, value: training.set_hyperparams(state, {"learning_rate": value}),
+    "tree.set": lambda state, value: tko.tree.set(state, learning_rate=value),
+    "tree.set of a subtree": lambda state, value: tko.tree.set(state, hyperparams={"learning_rate": value, "new": 1}),
+}
+
+
+@pytest.mark.parametrize("change", SETTERS.values(), ids=SETTERS)
+@pytest.mark.parametrize("make", [np.float32, np.array], ids=["a scalar", "an array"])
+def test_a_number_of_numpy_is_copied(change: Any, make: Any) -> None:
+    """Its owner may change it in place."""
+    value = make(np.float32(0.5))
+    state = change(sgd(tko).init(jnp.ones(2)), value)
+    value += 1
+    assert state.hyperparams["learning_rate"] == 0.5
+    assert isinstance(state.hyperparams["learning_rate"], jax.Array | np.ndarray | np.generic)
+
+
 @pytest.mark.parametrize("value", [0.5, 2, np.float32(0.5)])
 def test_tree_set_stores_arrays_so_that_nothing_is_traced_anew(value: Any) -> None:
     state = tko.inject_hyperparams(tko.sgd)(0.1).init(jnp.ones(2))

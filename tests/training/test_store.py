@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+import treekit as tk
 from tests.optax import cases
 from tests.optax.cases import same_bits
 from tests.releases import enable_x64
@@ -28,7 +29,9 @@ def stochastic(tx: Any, **options: Any) -> Any:
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "dtype_preserving": lambda tx: training.store_state(tx),
-    "of_selective_transform": lambda tx: training.store_state(tko.selective_transform(tx, freeze_mask=False)),
+    "of_selective_transform": lambda tx: training.store_state(
+        tko.transforms.selective_transform(tx, freeze_mask=False)
+    ),
     "f32": lambda tx: training.store_state(tx, jnp.float32),
 }
 ROUNDED: dict[str, Callable[[Any], Any]] = {
@@ -195,6 +198,51 @@ def test_complex_moments_keep_their_dtype_next_to_those_that_change(dtype: str) 
     tx = training.store_state(tko.adam(0.1), {"mu": dtype}, rounding="stochastic")
     params = {"w": jnp.ones(2, jnp.complex64), "b": jnp.ones(5_000, jnp.bfloat16)}
     assert dtypes(tx.init(params), "mu") == {"complex64", dtype}
+
+
+CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
+# An optimizer, one whose state does not fit it, and what makes a state of the one from that of the other.
+CONVERTED: dict[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
+    "to codes": (
+        stochastic(tko.adam(0.1), dtype=CODES),
+        stochastic(tko.adam(0.1)),
+        lambda optimizer, state: training.encode_state(state, optimizer.init(WIDE)),
+    ),
+    "to codes, from one that was not rounded": (
+        stochastic(tko.adam(0.1), dtype=CODES),
+        tko.adam(0.1),
+        lambda optimizer, state: training.encode_state(
+            optimizer.init(WIDE)._replace(inner_state=state), optimizer.init(WIDE)
+        ),
+    ),
+    "from codes": (
+        stochastic(tko.adam(0.1)),
+        stochastic(tko.adam(0.1), dtype=CODES),
+        lambda optimizer, state: training.decode_state(state),
+    ),
+    "to bf16": (
+        training.store_state(tko.adam(0.1), jnp.bfloat16),
+        tko.adam(0.1),
+        lambda optimizer, state: tk.graft(optimizer.init(WIDE), state, cast=True)[0],
+    ),
+    "to be rounded": (
+        stochastic(tko.adam(0.1)),
+        tko.adam(0.1),
+        lambda optimizer, state: optimizer.init(WIDE)._replace(inner_state=state),
+    ),
+}
+WIDE: Any = {"w": jnp.ones((64, 64), jnp.float32)}
+
+
+@pytest.mark.parametrize("optimizer, other, convert", CONVERTED.values(), ids=CONVERTED)
+def test_a_state_of_other_dtypes_becomes_one_that_fits_as_the_error_says(
+    optimizer: Any, other: Any, convert: Any
+) -> None:
+    state = other.init(WIDE)
+    with pytest.raises(training.StateError, match=r"encode_state|decode_state|graft|_replace"):
+        optimizer.update(WIDE, state, WIDE)
+    _, after = optimizer.update(WIDE, convert(optimizer, state), WIDE)
+    assert cases.signature(after) == cases.signature(optimizer.init(WIDE))
 
 
 # ------------------------------------------------------------------------------------------------ stochastic rounding

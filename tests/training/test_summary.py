@@ -2,15 +2,18 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
+import treekit as tk
 from tests.optax import cases
+from tests.releases import keys, needs
 from treekit import optax as tko
 from treekit import training
 from treekit._base.key_path import flatten_with_names
@@ -34,6 +37,7 @@ def groups(o: Any) -> Any:
 
 Seen = tuple[float | None, float | None, str]
 ZERO, OF_LOSS, SGD = (0, 0, "0 in the first step"), (None, 0, "depends on the loss"), (0.5, 0, "")
+FROZEN = (0, 0, "frozen")
 
 
 def seen(found: Any) -> list[Seen]:
@@ -45,7 +49,7 @@ def seen(found: Any) -> list[Seen]:
     return [(rounded(row.step), rounded(row.decay), row.note) for row in found.rows]
 
 
-GROUPS = [(0.001, 0.0001, "")] * 2 + [SGD, ZERO]
+GROUPS = [(0.001, 0.0001, "")] * 2 + [SGD, FROZEN]
 
 
 @pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
@@ -94,6 +98,9 @@ def test_a_warm_up_is_zero_in_the_first_step_and_a_later_state_shows_a_later_one
     for i in range(3):
         rows = training.summary(tx, PARAMS, state).rows
         assert {(row.step, row.note) for row in rows} == {(0.25 * i, "" if i else "0 in the first step")}
+        assert {(row.step, row.note) for row in training.summary(tx, PARAMS, step=i).rows} == {
+            (0.25 * i, "" if i else "0 at step 0")
+        }
         for _ in range(k):
             _, state = tx.update(PARAMS, state, PARAMS)
 
@@ -119,7 +126,30 @@ LATE = optax.join_schedules([optax.constant_schedule(0.0), optax.constant_schedu
 SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
     "late, in rounds of Optax": (lambda: optax.MultiSteps(optax.adam(LATE), 2).gradient_transformation(), ZERO, ZERO),
     "waits": (lambda: tko.chain(tko.sgd(0.5), optax.apply_every(4)), ZERO, ZERO),
-    "frozen in rounds": (lambda: tko.MultiSteps(tko.set_to_zero(), 3), ZERO, ZERO),
+    "frozen in rounds": (lambda: tko.MultiSteps(tko.set_to_zero(), 3), FROZEN, FROZEN),
+    "frozen, and then clipped and scheduled": (
+        lambda: tko.chain(split(tko.sgd(0.5), tko.set_to_zero()), tko.clip_by_global_norm(9.0), tko.scale(1.0)),
+        (0.5, 0, ""),
+        FROZEN,
+    ),
+    "frozen beside a warm-up": (
+        lambda: split(
+            tko.sgd(LATE), tko.inject_hyperparams(lambda rate: tko.chain(tko.set_to_zero(), tko.scale(rate)))(0.5)
+        ),
+        ZERO,
+        FROZEN,
+    ),
+    "a sign of a warm-up": (lambda: tko.sign_sgd(LATE), ZERO, ZERO),
+    "frozen by a mask, in 16 bits": (
+        lambda: training.store_state(
+            tko.transforms.selective_transform(
+                tko.sgd(0.5, momentum=0.9), freeze_mask={**dict.fromkeys(DECAYED, True), "body": False}
+            ),
+            rounding="stochastic",
+        ),
+        (0.5, 0, ""),
+        FROZEN,
+    ),
     "a forgotten minus": (tko.scale_by_adam, (-1, 0, ASCENDS), (-1, 0, ASCENDS)),
     "masked out, which passes gradients on": (
         lambda: tko.masked(tko.sgd(0.5), {**DECAYED, "body": True}),
@@ -150,7 +180,7 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
 def test_rows_say_what_was_seen(make: Callable[[], Any], body: Seen, others: Seen) -> None:
     found = training.summary(make(), PARAMS)
     assert seen(found) == [body] * 2 + [others] * 2
-    assert found.totals["unmoved"] == 2 * (body == ZERO) + 2 * (others == ZERO)
+    assert found.totals["unmoved"] == 2 * (body[:2] == (0, 0)) + 2 * (others[:2] == (0, 0))
     assert body[2] in str(found)
 
 
@@ -178,6 +208,107 @@ def test_from_a_state_of_training() -> None:
     assert found.totals["shared_bytes"] == 12
 
 
+def test_a_later_state_shows_sizes_and_says_that_they_are_no_rates() -> None:
+    tx = tko.chain(tko.inject_hyperparams(tko.sgd)(0.5, momentum=0.5))
+    state = tx.init(PARAMS)
+    later = training.summary(tx, PARAMS, state)
+    assert later.note.startswith("From this state") and str(later).endswith(later.note)
+    assert later.note in later._repr_html_()
+    for without in (training.summary(tx, PARAMS), training.summary(tx, PARAMS, state, step=3)):
+        assert without.note == "" and "From this state" not in str(without)
+
+
+def rate(count: Any) -> Any:
+    return 0.25 * count
+
+
+# Optimizers of plain Optax and of treekit, whose rate is `rate` of the step, with a weight decay of 0.125 of that.
+AT_STEP: dict[str, Callable[[Any], Any]] = {
+    "sgd with momentum": lambda o: o.chain(o.add_decayed_weights(0.125), o.sgd(rate, momentum=0.9)),
+    "adamw": lambda o: o.adamw(rate, weight_decay=0.125),
+    "scheduled decay": lambda o: o.chain(
+        o.scale_by_adam(), o.add_decayed_weights(lambda n: 0.125 * n / n), o.sgd(rate)
+    ),
+    "injected": lambda o: o.inject_hyperparams(o.adamw)(rate, weight_decay=0.125),
+    "injected twice": lambda o: o.inject_hyperparams(lambda decay: o.adamw(rate, weight_decay=decay))(0.125),
+    "rounds": lambda o: o.MultiSteps(
+        o.adamw(rate, weight_decay=0.125), lambda n: 1 + n // 20
+    ).gradient_transformation(),
+    "groups": lambda o: o.partition({"a": o.adamw(rate, weight_decay=0.125)}, "a"),
+    "from step 3 on": lambda o: o.chain(
+        o.adamw(rate, weight_decay=0.125), o.conditionally_mask(o.identity(), lambda step: step >= 3)
+    ),
+    "in 16 bits": lambda o: training.store_state(o.adamw(rate, weight_decay=0.125), rounding="stochastic"),
+    "rates of leaves": lambda o: o.chain(
+        o.adamw(1.0, weight_decay=0.125), training.scale_by_tree({"body": rate, "head": rate, "scale": rate})
+    ),
+}
+
+
+@pytest.mark.parametrize("o", [optax, tko], ids=["of_optax", "of_ours"])
+@pytest.mark.parametrize("name", keys(AT_STEP, {"scheduled decay": "optax>=0.2.6"}))
+def test_at_a_step_schedules_show_and_moments_do_not(name: str, o: Any) -> None:
+    tx = AT_STEP[name](o)
+    _, later = jax.jit(tx.update)(PARAMS, tx.init(PARAMS), PARAMS)
+    for step in (3, 40, np.int64(40), jnp.array(40)):
+        for state in (None, later):
+            found = training.summary(tx, PARAMS, state, step=step)
+            assert [row.step for row in found.rows] == pytest.approx([rate(float(step))] * 4, rel=1e-4)
+            assert [row.decay for row in found.rows] == pytest.approx([rate(float(step)) / 8] * 4, rel=1e-4)
+
+
+def test_at_a_step_a_state_gives_the_hyperparameters_that_no_schedule_sets() -> None:
+    tx = tko.chain(tko.inject_hyperparams(tko.sgd)(0.5, momentum=0.5), tko.inject_hyperparams(tko.scale)(rate))
+    _, state = tx.update(PARAMS, tx.init(PARAMS), PARAMS)
+    state = training.set_hyperparams(state, learning_rate=0.125)
+    assert [row.step for row in training.summary(tx, PARAMS, state, step=4).rows] == [0.125] * 4
+
+
+class CountState(NamedTuple):
+    """A state of the user's own, with a count."""
+
+    count: Any
+
+
+def test_a_count_of_the_user_s_own_is_not_set() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.tree.map(lambda x: -x * (1 + state.count), updates), CountState(state.count + 1)
+
+    tx = optax.GradientTransformation(lambda params: CountState(jnp.zeros([], int)), update)
+    assert {row.step for row in training.summary(tx, PARAMS, step=9).rows} == {1.0}
+
+
+TRAINED: dict[str, Callable[[], Any]] = {
+    "adamw": lambda: tko.adamw(rate),
+    "rounds": lambda: tko.MultiSteps(tko.adamw(rate), 2).gradient_transformation(),
+    "injected": lambda: tko.inject_hyperparams(tko.adamw)(0.25),
+    "averaged": lambda: tko.chain(tko.adamw(rate), training.params_ema(0.5)),
+    "groups": lambda: tko.partition(
+        {"a": tko.adamw(rate), "b": tko.sgd(0.5)}, tk.path_labels({"**.bias": "b"}, default="a")
+    ),
+    "plain Optax": lambda: optax.adamw(rate),
+    "16 bits": lambda: training.store_state(tko.adamw(rate), rounding="stochastic"),
+}
+
+
+@needs("flax.nnx.as_pure")
+@pytest.mark.parametrize("name", TRAINED)
+def test_of_flax_s_optimizer_it_shows_what_that_of_the_same_arrays_shows(name: str) -> None:
+    model: Any = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    trainer: Any = nnx.Optimizer(model, TRAINED[name](), wrt=nnx.Param)
+    params = nnx.state(model, nnx.Param)
+    for _ in range(2):
+        found = training.summary(trainer.tx, params, trainer.opt_state)
+        plain = training.summary(trainer.tx, nnx.as_pure(params), nnx.as_pure(trainer.opt_state))
+        assert (found.rows, str(found)) == (plain.rows, str(plain))
+        assert [row.note for row in found.rows if row.note.startswith("fails")] == []
+        assert [(row.path, row.type) for row in found.rows] == [("bias", "f32[2]"), ("kernel", "f32[3,2]")]
+        assert training.summary(trainer.tx, params, trainer.opt_state, step=2).rows[1].step == pytest.approx(
+            0.25 if name == "injected" else 0.5, rel=1e-4
+        )
+        trainer.update(model, jax.tree.map(jnp.ones_like, params))
+
+
 def test_decay_is_unknown_where_a_given_state_has_copies_of_other_params() -> None:
     tx = tko.contrib.schedule_free_sgd(0.5)
     assert {row.decay for row in training.summary(tx, PARAMS).rows} == {0.0}
@@ -197,7 +328,7 @@ def test_what_needs_something_else_says_what() -> None:
 
 
 def test_a_round_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treekit.training._summary._MOST_MINI_STEPS", 4)
+    monkeypatch.setattr("treekit.training._effects._MOST_MINI_STEPS", 4)
     (row,) = training.summary(tko.MultiSteps(tko.sgd(0.5), 5), {"w": jnp.ones(2)}).rows
     assert (row.step, row.note) == (None, "fails: ValueError: MultiSteps took no step in 4 mini-steps")
     (row,) = training.summary(tko.MultiSteps(tko.sgd(0.5), 4), {"w": jnp.ones(2)}).rows
@@ -252,7 +383,7 @@ def test_nothing_to_optimize() -> None:
     for model in ({}, {"f": jnp.tanh}, {"f": None}):
         found = training.summary(tko.sgd(0.5), model)
         assert found.rows == ()
-        assert str(found).splitlines()[1].startswith("leaves: 0, unmoved: 0;")
+        assert str(found).splitlines()[1] == "0 leaves, 0 not moving; 0 numbers, 0 bytes; state: 0 bytes"
 
 
 def test_a_long_table_is_cut() -> None:
@@ -270,11 +401,11 @@ def test_in_a_terminal_what_does_not_move_is_highlighted(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     training.summary(groups(tko), PARAMS).show()
     shown = capsys.readouterr().out.splitlines()
-    assert [line.partition(" ")[0] for line in shown] == ["\033[1mleaf", "body", "head", "\033[33mscale", "leaves:"]
+    assert [line.partition(" ")[0] for line in shown] == ["\033[1mleaf", "body", "head", "\033[33mscale", "4"]
 
 
 def test_in_a_notebook_it_is_a_table() -> None:
     model = {"w": jnp.ones(3, jnp.bfloat16), "c": Config(), "<b>": jnp.ones(2)}
     html = training.summary(tko.sgd(0.5), model)._repr_html_()
     assert html.count("<tr>") == 4 and html.count("<th ") == 7
-    assert ">&lt;b&gt;</td>" in html and ">Config</td>" in html and html.endswith("shared by all leaves: 0</p>")
+    assert ">&lt;b&gt;</td>" in html and ">Config</td>" in html and html.endswith("state: 0 bytes</p>")

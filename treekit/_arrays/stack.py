@@ -4,7 +4,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -131,15 +131,15 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
                 "tree_unstack(tree): the arrays of tree must have first axes of the same length, the number of "
                 f"members; found at {leaf_path_text(tree, i)} {describe(leaves[i])}{other}"
             )
-    columns: list[Any] = [_members(x) if is_array(x) else itertools.repeat(x, *usual) for x in leaves]
+    columns: list[Any] = [members_of(x) if is_array(x) else itertools.repeat(x, *usual) for x in leaves]
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
 
 
-def _members(x: Any) -> Iterable[Any]:
-    """Return the entries of the first axis; JAX itself would copy an array on several devices to the host."""
+def members_of(x: Any) -> Any:
+    """Return the entries of the first axis, in a sequence; JAX would copy an array on several devices to the host."""
     sharding = None if is_traced(x) else getattr(x, "sharding", None)
     if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1:
-        return cast(Iterable[Any], x)
+        return x
     first, rest = sharding.spec[:1], sharding.spec[1:]
     if first != (None,):  # on explicit axes, JAX takes no entry out of a sharded axis
         # Not by device_put, which goes over the host as of JAX 0.12.

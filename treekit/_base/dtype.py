@@ -84,9 +84,16 @@ def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
     seen = set(map(id, others))
     out: list[Any] = []
     for x in arrays:
-        out.append(jnp.copy(x) if id(x) in seen and is_concrete(x) else x)
+        out.append(copied(x) if id(x) in seen else x)
         seen.add(id(x))
     return out
+
+
+def copied(x: Any) -> Any:
+    """Return a copy of an array, also of one of NumPy; anything else, such as a tracer, unchanged."""
+    if isinstance(x, OF_NUMPY):
+        return x.copy()
+    return jnp.copy(x) if is_concrete(x) else x
 
 
 def owned(x: Any) -> Any:

@@ -51,12 +51,24 @@ reshard: Any = _moved("reshard", "jax.experimental.shard", jax.sharding)
 
 def is_ref(x: object) -> TypeGuard[Any]:  # the items of a `jax.Ref` have no types
     """Whether `x` is a reference to an array: a `jax.Ref`, or a variable of Flax that is a leaf."""
+    return isinstance(x, _Ref) or is_hijax_variable(x)
+
+
+def ref_like(x: Any, value: Any = None) -> Any:
+    """Return a new reference of the kind of `x`, to an array, or to the value of `x`."""
+    if is_hijax_variable(x):
+        return x.copy() if value is None else x.copy(value)
+    return new_ref(jnp.asarray(x[...] if value is None else value))
+
+
+def is_hijax_variable(x: object) -> bool:
+    """Whether `x` is a variable of Flax that is a leaf."""
     cls: Any = type(x)
-    return isinstance(x, _Ref) or _is_hijax_variable(cls)
+    return _is_hijax_variable(cls)
 
 
 @functools.lru_cache(1_000)  # asked of each leaf; classes that are not used any more are forgotten
-def _is_hijax_variable(cls: Any) -> bool:  # the core does not import Flax
+def _is_hijax_variable(cls: Any) -> bool:  # treekit does not import Flax
     return bool(cls.__name__ == "HijaxVariable" and cls.__module__.startswith("flax."))
 
 

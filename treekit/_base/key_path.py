@@ -73,29 +73,21 @@ def flatten_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[tuple[
 _VALUE = jax.tree_util.GetAttrKey("value")
 
 
-def named_children(x: PyTree, name: str, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
-    """Return the children of a node with their names, as `flatten_with_names` names leaves; nothing for a leaf.
-
-    Args:
-        x: a node or a leaf.
-        name: the name of `x`.
-        is_leaf: as in `jax.tree.flatten`.
-    """
-    return [(name_below(name, text), child) for text, child in keyed_children(x, is_leaf)]
-
-
-def walk(x: PyTree, name: str = "", is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
-    """Yield each node of a tree with its name, before the nodes in it."""
-    todo = [(name, x)]
+def walk(x: PyTree, is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
+    """Yield each node of a tree with its name, as `flatten_with_names` names leaves, before the nodes in it."""
+    todo = [("", x)]
     while todo:  # not by recursion, since trees may be deeper than Python's limit for that
-        name, x = todo.pop()
-        yield name, x
-        todo += reversed(named_children(x, name, is_leaf))
+        start, x = todo.pop()
+        yield start[:-1], x
+        todo += reversed([(start_below(start, text), child) for text, child in keyed_children(x, is_leaf)])
 
 
-def name_below(name: str, text: str | None) -> str:
-    """Return the name of a child, given that of its parent and its key."""
-    return name if text is None else f"{name}.{text}" if name else text
+def start_below(start: str, text: str | None) -> str:
+    """Return the name of a child with a dot at its end, given that of its parent and its key; "" for the root.
+
+    With the dot, since the name of a key "" is that of the root, but `.a` below that key is not `a`.
+    """
+    return start if text is None else f"{start}{text}."
 
 
 def keyed_children(x: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str | None, Any]]:
@@ -133,7 +125,7 @@ _registry: Any = untyped.tree_util.default_registry
 def is_variable(x: object) -> bool:
     """Whether `x` is a node of Flax whose only child is `value`: a variable, or Linen's box, `Partitioned`.
 
-    The core does not import Flax.
+    treekit does not import Flax.
     """
     cls: Any = type(x)
     return _is_variable_class(cls)

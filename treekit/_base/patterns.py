@@ -1,17 +1,18 @@
 """Which names does a pattern match? Globs over the parts of a name, and regular expressions."""
 
+import bisect
 import difflib
 import functools
-import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, cast
 
 from treekit._base.describe import describe_value
 
 Pattern: TypeAlias = str | re.Pattern[str]
 _NEAREST = 5  # the number of paths that an error lists
+_COMPARED = 100  # how many characters of each end of a name are compared, since the time grows with their square
 
 
 def pattern_text(pattern: Pattern) -> str:
@@ -21,7 +22,22 @@ def pattern_text(pattern: Pattern) -> str:
 
 def nearest(wanted: str, names: Sequence[str]) -> str:
     """List the names that are most similar to this one, for an error message."""
-    return listed(difflib.get_close_matches(wanted, names, _NEAREST, cutoff=0.0)) or "there are none"
+    ends = {_ends(name): name for name in reversed(names)}
+    found = difflib.get_close_matches(_ends(wanted), ends, _NEAREST, cutoff=0.0)
+    return listed([ends[x] for x in found]) or "there are none"
+
+
+def _ends(name: str) -> str:
+    return name if len(name) <= 2 * _COMPARED else name[:_COMPARED] + name[-_COMPARED:]
+
+
+def must_match(pattern: Pattern, names: Iterable[str]) -> str:
+    """Say for an error what a pattern that matches none of these names must match."""
+    if not isinstance(pattern, re.Pattern):
+        return "A pattern must match a whole name: '**.name' matches at any depth, and 'name.**' everything below"
+    part = next((name for name in names if pattern.search(name)), None)
+    only = "" if part is None else f". This one matches only a part of {part}"
+    return f"A regular expression must match a whole name{only}. Write '.*' for any text before and after"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -97,10 +113,19 @@ def _with_dot(name: str) -> str:
 def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     """Return where each `*` and `**` of a glob begins and ends in a name that it matches.
 
-    A `**` also matches the dot at its end; the name gets one.
+    If it matches in several ways, the first of them matches as much as it can, then the second, and so on. A `**` also
+    matches the dot at its end; the name gets one.
     """
-    match = _regex_of(glob).fullmatch(_with_dot(name))
-    return [] if match is None else list(match.regs[1:])
+    # Read backwards, the last wildcard matches the least. A `**` then has its dot at the other end.
+    backwards = _with_dot(name[::-1])
+    match = _regex_of(glob[::-1]).fullmatch(backwards)
+    spans: Sequence[tuple[int, int]] = match.regs[:0:-1] if match else []
+    dots = [x[1] is not None for x in _WILDCARD.finditer(glob)]
+    last = len(backwards) - 1
+    return [(last - end + dot, last - start + dot) for (start, end), dot in zip(spans, dots, strict=True)]
+
+
+_WILDCARD = re.compile(r"(?<![^.])(\*\*)(?![^.])|\*+")
 
 
 def may_match_below(pattern: Pattern, name: str) -> bool:
@@ -117,14 +142,13 @@ class PatternSet:
 
     def __init__(self, patterns: Sequence[Pattern | type[Any]]) -> None:
         self._names: dict[str, list[int]] = {}  # of globs without wildcards, which are looked up
-        self._above: set[str] = {""}  # the names above these
         others: list[tuple[int, Pattern]] = []
         for i, pattern in enumerate(patterns):
             if isinstance(pattern, re.Pattern) or (isinstance(pattern, str) and _has_wildcards(pattern)):
                 others.append((i, pattern))
             elif isinstance(pattern, str):
                 self._names.setdefault(pattern, []).append(i)
-                self._above.update(itertools.accumulate(pattern.split(".")[:-1], "{}.{}".format))
+        self._sorted = sorted(self._names)
         # The others by a part that a name must have, the one that the fewest need: in a table with a row for each
         # layer, its number. By None, those that need none.
         self._by_part: dict[str | None, list[tuple[int, Pattern]]] = defaultdict(list)
@@ -143,7 +167,9 @@ class PatternSet:
 
     def goes_on(self, name: str) -> bool:
         """Whether a pattern may match a name that continues this one."""
-        return bool(self._by_part) or name in self._above
+        start = _with_dot(name)
+        i = bisect.bisect_left(self._sorted, start)  # the first of those that begin so, if there are any
+        return bool(self._by_part) or any(x.startswith(start) for x in self._sorted[i : i + 1])
 
 
 def _has_wildcards(text: str) -> bool:

@@ -1,5 +1,6 @@
 """Say what accepts the leaves that are left."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -15,7 +16,8 @@ from treekit._graft.report import GraftReport
 
 _LISTED = 100  # leaves of one kind that an error lists
 _WITH_NEAREST = 10  # of these, those with the nearest names
-_INDEX = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
+_DEPTH = 32  # the parts of a name that advice is about; those of a hostile file may have thousands
+_INDEX = re.compile(r"(?:(?<=\.)|^)\d{1,18}(?=\.|$)")
 
 _TITLES: dict[str, str] = {
     "fresh": "The old tree has no value for:",
@@ -96,8 +98,10 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
 
     def wider(name: str) -> list[str]:
         """Return globs that match a name and others, the widest first; a `*` stands for the layers of a model."""
-        parts = name.split(".")
+        parts = name.split(".", _DEPTH)
         above = [".".join((*parts[:i], "**")) for i in range(len(parts))]
+        if len(parts) > _DEPTH:
+            return above
         return [glob for each in (*above, name) for glob in (each, _INDEX.sub("*", each))] + [f"{name}.**"]
 
     globs = list(dict.fromkeys(each for name in names for each in wider(name)))
@@ -105,6 +109,34 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
     wrong, right = (Counter(globs[i] for name in xs for i in patterns.matching(name)) for xs in (others, names))
     best = (next((x for x in wider(name) if right[x] > 1 and not wrong[x]), name or "**") for name in names)
     return list(dict.fromkeys(best))
+
+
+def nested(lacking: Sequence[str], unused: Sequence[str], old: PyTree, rename: Mapping[str, Targets]) -> str:
+    """Say that one tree has all that the other lacks below a key, as a checkpoint has a model's; "" if it does not.
+
+    Args:
+        lacking: the names of the new leaves that are left.
+        unused: those of the old leaves that are left.
+        old: the old tree.
+        rename: as in `graft`.
+    """
+    prefix = _prefix(lacking, unused)
+    if prefix:
+        below = [x for x in unused if x.startswith(f"{prefix}.")]
+        drop = cover(sorted(set(unused).difference(below)), below)
+        rules = dict(rename) | {f"{prefix}.**": "**"} | dict.fromkeys(drop)
+        part = f", or old[{_literal(prefix)}] for the old tree" if is_mapping(old) and prefix in old else ""
+        return f"The old tree has them below {prefix!r}: pass rename={_literal(rules)}{part}."
+    prefix = _prefix(unused, lacking)
+    rules = dict(rename) | {"**": f"{prefix}.**"}
+    return f"The new tree has them below {prefix!r}: pass rename={_literal(rules)}." if prefix else ""
+
+
+def _prefix(names: Sequence[str], longer: Sequence[str]) -> str:
+    """Return what leads from all of these names to others, "a" from "w" to "a.w"; "" if nothing does."""
+    name, others = max(names, key=len, default=""), set(longer)
+    prefixes = (x.removesuffix(f".{name}") for x in longer if x.endswith(f".{name}"))
+    return next((x for x in prefixes if name and all(f"{x}.{each}" in others for each in names)), "")
 
 
 def hints(lacking: Sequence[Leaf], unused: Sequence[Leaf], has_states: bool, has_matches: bool) -> Iterator[str]:
@@ -185,5 +217,5 @@ def _ends(left: Iterable[Leaf], matched: Iterable[Leaf]) -> dict[str, tuple[int,
 def _entries(leaf: Leaf) -> Iterator[tuple[tuple[StateNode, str], int, str]]:
     """Yield the lists around a leaf, each by its state and its name there, with the index and what is below that."""
     below = leaf.slot.below
-    for match in _INDEX.finditer(below):
+    for match in itertools.islice(_INDEX.finditer(below), _DEPTH):
         yield (leaf.state, below[: match.start()].removesuffix(".")), int(match[0]), below[match.end() :]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from treekit._base.describe import describe_value
-from treekit._base.patterns import Pattern, PatternSet, check_pattern, nearest, pattern_text
+from treekit._base.patterns import Pattern, PatternSet, check_pattern, must_match, nearest, pattern_text
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.names import Rule
@@ -73,7 +73,8 @@ def chosen(argument: str, given: object, names: Sequence[str], side: str = "new"
         earlier = sorted({each[0] for each in matching.values() if i in each})
         if not earlier:
             raise ValueError(
-                f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}"
+                f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}. "
+                f"{must_match(globs[i], names)}"
             )
         if argument != "fresh":
             raise ValueError(

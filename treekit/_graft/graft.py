@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from treekit._base.describe import describe_value
-from treekit._base.jax import is_ref, jnp, jtu, new_ref
+from treekit._base.jax import is_ref, jtu, ref_like
 from treekit._base.patterns import Pattern, listed
-from treekit._graft.advice import check_rename, check_strict, hints, other_lengths
+from treekit._graft.advice import check_rename, check_strict, hints, nested, other_lengths
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
 from treekit._graft.leaves import leaves_of
 from treekit._graft.matches import match_leaves
 from treekit._graft.names import Targets, rules_of, sources_of
 from treekit._graft.report import GraftReport, report_of
-from treekit._graft.values import values_of
+from treekit._graft.values import Refused, values_of
 
 T = TypeVar("T")
 _FILE: Any = (str, bytes, os.PathLike)
@@ -36,7 +36,8 @@ def graft(
     A leaf of `new` gets the value of the leaf of `old` at the same key path, if shape and dtype are the same. An
     attribute `w`, a key "w" and an index written as a string count as the same name. So `old` may be the plain dicts
     and lists that Orbax or Flax restore, or a flat dict such as a PyTorch state dict, a safetensors or npz file, or the
-    result of `to_state_dict`. Paths are written as in `path_mask`.
+    result of `to_state_dict`. Paths are written as in `path_mask`. A typed PRNG key also takes what
+    `jax.random.key_data` returns, which files can have.
 
     In an optimizer state, paths depend on the wrappers. So between two trees that have states, that is, named tuples
     whose class name ends in `State`, as Optax's do, a leaf is matched by the class of the state, its field, the
@@ -74,7 +75,9 @@ def graft(
     Returns:
         A tree of the structure, shapes, dtypes and shardings of `new`; and a report with `kept`, `fresh`, `dropped`,
         `refused` and `missing`, which prints as a table, and `not_finite`, the number of infinities and NaNs that the
-        tree gets. Leaves without a dtype (functions, strings) are taken from `new`, and are not in the report.
+        tree gets. Old values are copied, except under `jit`, so that a step may donate the tree; a `jax.Ref` and a
+        variable of Flax are new ones. Other leaves are those of `new`; the report does not have those without a dtype
+        (functions, strings).
 
     Raises:
         TypeError: the old tree has a `jax.ShapeDtypeStruct` for a value; an argument has another type; or `convert` or
@@ -102,7 +105,7 @@ def graft(
     body.w  kept     f32[3,2] | f32[2,3] at encoder.w, converted
     """
     patterns = check_arguments(fresh, rename, convert, resize)
-    ours, theirs = leaves_of(new), leaves_of(old, is_old=True)
+    ours, theirs = leaves_of(new), leaves_of(old, are_read=True)
     if bool(ours) != bool(theirs):
         side: str = "old" if ours else "new"
         tree: Any = old if ours else new
@@ -130,20 +133,26 @@ def graft(
     unused = [leaf for source in sources.values() for leaf in source.leaves if leaf not in used_leaves]
     lacking = [x for x in ours if x.is_asked and x.name not in choices.fresh and x not in matches]
     advice = list(hints(lacking, unused, any(leaf.slot.kind for leaf in theirs), bool(matches)))
+    below = nested([leaf.name for leaf in lacking], [leaf.name for leaf in unused], old, rename)
     if ours and not matches:
+        which = below or f"Say which is which: rename={{{old_names[0]!r}: …, …}}."
         raise ValueError(
-            f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Say which is which: "
-            f"{' '.join([f'rename={{{old_names[0]!r}: …, …}}.', *advice])}"
+            "the trees have no leaf in common. "
+            f"Old: {listed(old_names)}. New: {listed(names)}. {' '.join([which, *advice])}"
         )
+    if len(lacking) > 1:  # of one, it may be by chance
+        advice += [below] * bool(below)
     lengths = other_lengths(lacking, matches, unused, used_leaves)
     if strict:
         check_strict(report, old_names, patterns, rename, [*[f"The {lengths}"] * bool(lengths), *advice])
     elif lengths:
         warnings.warn(f"graft: {lengths}", stacklevel=2)
+    carried = {leaf.index: value for leaf, value in values.items() if not isinstance(value, Refused)}
     leaves, treedef = jtu.tree_flatten(new)
-    for leaf, value in values.items():
-        if value is not None:
-            is_inside_ref = is_ref(leaves[leaf.index])
-            leaves[leaf.index] = new_ref(jnp.asarray(value)) if is_inside_ref else value
+    for i, x in enumerate(leaves):
+        if is_ref(x):  # a new one too, so that training the result changes neither tree
+            leaves[i] = ref_like(x, carried.get(i))
+        elif i in carried:
+            leaves[i] = carried[i]
     out: T = treedef.unflatten(leaves)
     return out, report

@@ -1,16 +1,19 @@
 """List the leaves of a tree: their names, their values, and the optimizer states that they are in."""
 
 import dataclasses
+import functools
 import itertools
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from treekit._arrays.codes import Codes
+from treekit._arrays.stack import members_of
 from treekit._base.describe import describe, is_deleted
 from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
 from treekit._base.jax import is_ref, jtu
-from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, name_below
+from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, start_below
 from treekit._base.predicates import is_numeric_array, is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
@@ -34,7 +37,12 @@ class Slot(NamedTuple):
     @property
     def is_of_param(self) -> bool:
         """Whether the leaf is in a state, for a parameter that has a name, as mu.layers.0.w."""
-        return self.kind != "" and "." in self.below and not self.below.startswith("hyperparams")
+        return self.kind != "" and "." in self.below and not self.is_hyperparam
+
+    @property
+    def is_hyperparam(self) -> bool:
+        """Whether the leaf is in a state, and one of its hyperparameters."""
+        return self.kind != "" and self.below.startswith("hyperparams")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,14 +50,14 @@ class StateNode:
     """An optimizer state in a tree, such as Optax's ScaleByAdamState; for a leaf that is in no state, the tree itself.
 
     Attributes:
-        name: its name.
+        start: its name, with a dot at its end; "" for the root.
         kind: the name of its class; "" for the tree itself.
         keys: the keys above the outermost state around it, as in `Slot`.
-        outer: the name of the outermost state.
+        outer: the `start` of the outermost state.
         labels: the keys between that state and this one, such as the label in a partition.
     """
 
-    name: str = ""
+    start: str = ""
     kind: str = ""
     keys: Names = ()
     outer: str = ""
@@ -62,7 +70,7 @@ class StateNode:
 
     def slot(self, name: str) -> Slot:
         """Return the slot of the leaf that has this name, which is below the state."""
-        return Slot(self.keys, self.kind, name[len(self.name) + 1 :] if self.name else name)
+        return Slot(self.keys, self.kind, name.removeprefix(self.start))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,46 +95,57 @@ class Leaf:
     is_code: bool
     is_asked: bool
 
+    @functools.cached_property
+    def members(self) -> Any:
+        """The entries of the first axis of the array."""
+        return members_of(self.value)
+
     def __str__(self) -> str:
         return describe(self.value)
 
 
-def leaves_of(tree: PyTree, *, is_old: bool = False) -> list[Leaf]:
-    """Return the leaves of a tree that are arrays or numbers, in order; in an old tree, tensors and mappings too."""
+def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
+    """Return the leaves of a tree that are arrays or numbers, in order.
+
+    If their values are read, so are the tensors of other libraries, references, and what is in mappings such as files.
+    """
     leaves: dict[str, Leaf] = {}
     positions = itertools.count()
-    # The nodes to visit, from the last: their names, the keys that lead there, the states that they are in, whether
-    # their arrays have codes, and whether a strict graft may ask for them.
+    # The nodes to visit, from the last: their names with a dot, the keys that lead there, the states that they are in,
+    # whether their arrays have codes, and whether a strict graft may ask for them.
     todo: list[tuple[Any, str, Names, StateNode, bool, bool]] = [(tree, "", (), StateNode(), False, True)]
     while todo:
-        x, name, keys, state, is_code, is_asked = todo.pop()
-        if is_old and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
+        x, start, keys, state, is_code, is_asked = todo.pop()
+        name = start[:-1]
+        if are_read and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
             x = {key: x[key] for key in x}
         if not jtu.all_leaves([x]):
             is_in_state = is_state(type(x)) and (state.kind != "" or _is_outermost(x))
             if is_in_state:
-                above, outer = (state.keys, state.outer) if state.kind else (keys, name)
-                state = StateNode(name, type(x).__name__, above, outer, labels=keys[len(above) :])
+                above, outer = (state.keys, state.outer) if state.kind else (keys, start)
+                state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
             has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
             is_code, is_asked = is_code or isinstance(x, Codes), is_asked and not is_rng_variable(x)
             for text, child in reversed(keyed_children(x)):
                 there = (*keys, str(text)) if has_keys else keys
-                todo.append((child, name_below(name, text), there, state, is_code, is_asked))
+                todo.append((child, start_below(start, text), there, state, is_code, is_asked))
             continue
         index = next(positions)
-        value = _as_array(x, name) if is_old or is_ref(x) else x
+        value = _as_array(x, name) if are_read or is_ref(x) else x
         if dtype_of(value) is None:
             continue
-        if is_old and is_deleted(value):
+        if are_read and is_deleted(value):
             raise ValueError(
-                f"graft: the old tree has a deleted array at {name or 'the root'}, which may have been "
-                "donated. Take a tree that has its values"
+                f"the array at {name or 'the root'} is deleted; it may have been donated. Take a tree that has its "
+                "values"
             )
         if name in leaves:
             raise ValueError(
-                f"graft needs a different name for each leaf, but two leaves are called {name or '(the root)'}"
+                f"each leaf needs a name of its own, but two leaves are called {name or '(the root)'}. Rename a key "
+                "that has a dot"
             )
-        is_asked = is_asked and is_numeric_array(value)
+        # A key may stay as it is; what has only a shape may not.
+        is_asked = isinstance(value, jax.ShapeDtypeStruct) or (is_asked and is_numeric_array(value))
         leaves[name] = Leaf(name, value, index, state, state.slot(name), is_code, is_asked)
     return list(leaves.values())
 
@@ -138,12 +157,12 @@ def _as_array(x: object, name: str) -> Any:
     try:
         array: Any = in_native_order(np.asarray(x))
     except Exception as error:
-        error.add_note(f"This happened when graft converted the {type(x).__name__} at {name} to a NumPy array")
+        error.add_note(f"The {type(x).__name__} at {name or 'the root'} cannot be converted to a NumPy array")
         raise
     if array.dtype.kind == "V":
         raise TypeError(
-            f"at {name}: the old array has the dtype {array.dtype}, which is not one of numbers. np.load gives it for "
-            "bf16 and other dtypes that NumPy does not know: x.view(jnp.bfloat16) is the array again"
+            f"at {name or 'the root'}: the array has the dtype {array.dtype}, which is not one of numbers. np.load "
+            "gives it for bf16 and other dtypes that NumPy does not know: x.view(jnp.bfloat16) is the array again"
         )
     return array
 

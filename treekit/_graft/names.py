@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp
 from treekit._base.patterns import wildcard_spans
@@ -20,6 +21,7 @@ from treekit._base.predicates import is_traced
 from treekit._graft.leaves import Leaf, Slot, StateNode
 
 Targets = str | Sequence[str] | None
+_DIGITS = 18  # of an index; Python converts no more than some thousands
 # In a path with a dot at its end, as in `wildcard_spans`. The group is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
 
@@ -77,7 +79,7 @@ class Source:
         state: the optimizer state of the leaves.
         rule: the rule that renamed it, if any.
         entry: which entry of the first axis it is; None for the whole.
-        misfit: why its leaves cannot be stacked or unstacked; "" if they can.
+        obstacle: why its leaves cannot be stacked or unstacked; "" if they can.
     """
 
     name: str
@@ -87,7 +89,7 @@ class Source:
     state: StateNode
     rule: Rule | None = None
     entry: int | None = None
-    misfit: str = ""
+    obstacle: str = ""
 
     @property
     def is_stack(self) -> bool:
@@ -96,13 +98,13 @@ class Source:
 
     def read(self, convert: Callable[[Any], Any]) -> Any:
         """Return the value, with each old array converted; None if arrays cannot be stacked or unstacked."""
-        if self.misfit:
+        if self.obstacle:
             return None
         arrays: list[Any] = []
         for leaf in self.leaves:
             if isinstance(leaf.value, jax.ShapeDtypeStruct):
                 raise TypeError(f"at {leaf.name}: the old tree has a shape and dtype, but no value")
-            arrays.append(convert(leaf.value if self.entry is None else leaf.value[self.entry]))
+            arrays.append(convert(leaf.value if self.entry is None else leaf.members[self.entry]))
         if not self.is_stack:
             return arrays[0]
         if len({(np.shape(x), dtype_of(x)) for x in arrays}) > 1:
@@ -114,7 +116,7 @@ class Source:
     def __str__(self) -> str:
         part = f"{len(self.leaves)} stacked " if self.is_stack else ""
         part += "" if self.entry is None else f"entry {self.entry} of "
-        return f"{part}{' and '.join(dict.fromkeys(map(str, self.leaves)))}{self.misfit}"
+        return f"{part}{' and '.join(dict.fromkeys(map(str, self.leaves)))}{self.obstacle}"
 
 
 def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: Iterable[Leaf]) -> dict[str, Source]:
@@ -131,8 +133,8 @@ def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: I
         if rule.added is not None:
             *entries, beyond = [x.name in slots or x.slot in wanted for x in sources]
             if beyond or not all(entries):
-                misfit = ", which are not as many as in the new tree"
-                sources = [dataclasses.replace(x, misfit=misfit) for x in sources]
+                obstacle = ", which are not as many as in the new tree"
+                sources = [dataclasses.replace(x, obstacle=obstacle) for x in sources]
         for source in sources:
             others = renamed.setdefault(source.name, {})
             if others and (index in others or not rule.lost or next(iter(others.values())).rule != rule):
@@ -150,7 +152,7 @@ def _stacked(sources: Mapping[int, Source]) -> Source:
         return first
     without = ", ".join(itertools.islice((str(i) for i in range(max(sources)) if i not in sources), 5))
     leaves = tuple(sources[i].leaves[0] for i in sorted(sources))
-    return dataclasses.replace(first, leaves=leaves, misfit=f", without {without}" if without else "")
+    return dataclasses.replace(first, leaves=leaves, obstacle=f", without {without}" if without else "")
 
 
 def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> tuple[int, list[Source]]:
@@ -160,11 +162,11 @@ def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> tuple[int, li
     groups = [f"{leaf.name}."[start:end] for start, end in spans]
     path, index = leaf.name, 0
     if lost:
-        integers = [i for i in lost if groups[i].isdecimal()]
+        integers = [i for i in lost if groups[i].isdecimal() and len(groups[i]) <= _DIGITS]
         if len(integers) != 1:
             raise ValueError(
                 f"rename: {target!r} lacks a '*' of {pattern!r}, so what it matches is stacked in the order of "
-                f"integers; at {leaf.name} it matches {' or '.join(repr(groups[i]) for i in lost)}. Put a "
+                f"integers; at {leaf.name} it matches {' or '.join(describe_value(groups[i]) for i in lost)}. Put a "
                 "pattern for that leaf before this one, or write '**' for the other '*'"
             )
         start, end = spans[integers[0]]
@@ -197,11 +199,10 @@ def _slot(leaf: Leaf, rule: Rule, spans: Sequence[tuple[int, int]], name: str, t
     state, by_name = leaf.state, Slot(below=name)
     if not leaf.slot.kind:
         return by_name
-    start = f"{state.name}." if state.name else ""
-    if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(start):
+    if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(state.start):
         return state.slot(name)
     # What is below the outermost state keeps its names: `rename` is about the keys above it.
-    depth = len(state.outer) + 1 if state.outer else 0
+    depth = len(state.outer)
     ends_alike = rule.pattern.endswith("**") and rule.target.endswith("**")
     begin = spans[-1][0] if ends_alike else len(leaf.name)
     if begin > depth or (begin == depth and there and there[1:] == leaf.slot[1:]):

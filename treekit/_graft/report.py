@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from treekit._base.describe import count
+from treekit._base.describe import count, describe
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp
 from treekit._base.predicates import is_traced
@@ -16,6 +16,7 @@ from treekit._graft.arguments import Choices
 from treekit._graft.leaves import Leaf
 from treekit._graft.matches import Matches
 from treekit._graft.names import Source
+from treekit._graft.values import Refused
 
 Outcome = Literal["kept", "fresh", "dropped", "refused", "missing"]
 
@@ -106,7 +107,7 @@ def report_of(
     values: Mapping[Leaf, object],
     choices: Choices,
 ) -> GraftReport:
-    """Say what became of each leaf; `values` has what new leaves get, None for one that is refused."""
+    """Say what became of each leaf; `values` has what new leaves get, and what is refused."""
     used = {source for each in matches.values() for source in each}
     used_leaves = {leaf for source in used for leaf in source.leaves}
     rows: list[Grafted] = []
@@ -114,10 +115,10 @@ def report_of(
         said = "nothing"
         for source in matches.get(leaf, [])[:1]:
             at = f" at {source.path}" if source.path != leaf.name else ""
-            changed = ", converted" if leaf.name in choices.convert else ""
-            said = f"{source}{at}{', which is not used' if leaf not in values else changed}"
-        outcome: Outcome = "fresh" if leaf not in values else "refused" if values[leaf] is None else "kept"
-        not_finite = _not_finite(values.get(leaf))
+            said = f"{source}{at}{_what_happened(leaf, values, choices)}"
+        value = values.get(leaf)
+        outcome: Outcome = "fresh" if leaf not in values else "refused" if isinstance(value, Refused) else "kept"
+        not_finite = _not_finite(value)
         said += f", {not_finite:,} not finite" * bool(not_finite)
         is_asked = leaf.is_asked and leaf.name not in choices.fresh
         rows.append(Grafted(leaf.name, outcome, str(leaf), said, is_asked or outcome != "fresh", not_finite))
@@ -130,6 +131,17 @@ def report_of(
             said = f"{leaf}{', which rename drops' * is_dropped}"
             rows.append(Grafted(leaf.name, "dropped", "nothing", said, not is_dropped))
     return GraftReport(rows)
+
+
+def _what_happened(leaf: Leaf, values: Mapping[Leaf, object], choices: Choices) -> str:
+    """Say what happened to the old value that matches a leaf."""
+    if leaf not in values:
+        return ", which is not used"
+    if leaf.name not in choices.convert:
+        return ""
+    value = values[leaf]
+    made = value.value if isinstance(value, Refused) else None
+    return ", converted" if made is None else f", converted to {describe(made)}"
 
 
 def _not_finite(x: Any) -> int:

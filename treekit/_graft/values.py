@@ -1,5 +1,6 @@
 """Carry old values over to new leaves: converted, resized, cast, and placed where the new value is."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -7,7 +8,7 @@ import jax
 import numpy as np
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import cast_like, check_fits, dtype_of, has_dtype, issubdtype
+from treekit._base.dtype import OF_NUMPY, cast_like, check_fits, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, untyped
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._graft.arguments import Choices
@@ -20,36 +21,48 @@ Value: TypeAlias = Any
 _JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
 
 
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """An old value that a new leaf does not get, converted; None for arrays that cannot be stacked or unstacked."""
+
+    value: Value
+
+
 def values_of(matches: Matches, choices: Choices, cast: bool) -> dict[Leaf, Any]:
-    """Return the old values that new leaves get, with their shapes and dtypes; None for those that are refused."""
-    values: dict[Leaf, Any] = {}
-    seen: set[int] = set()
-    for leaf in [leaf for leaf in matches if leaf.name not in choices.fresh]:
-        old = _carried(leaf, matches[leaf][0], choices, cast)
-        # An array is copied for each leaf after the first, so that a step may donate them all.
-        if id(old) in seen and isinstance(old, jax.Array) and not is_traced(old):
-            old = jnp.copy(old)
-        seen.add(id(old))
-        values[leaf] = None if old is None else _cast(old, leaf.value)
-    return values
+    """Return the old values that new leaves get, with their shapes and dtypes, or `Refused` ones."""
+    carried = [leaf for leaf in matches if leaf.name not in choices.fresh]
+    return {leaf: _carried(leaf, matches[leaf][0], choices, cast) for leaf in carried}
 
 
 def _carried(leaf: Leaf, source: Source, choices: Choices, cast: bool) -> Any:
-    """Return the old value, converted and resized, if shape and dtype are then acceptable."""
+    """Return the old value, converted, resized and cast; or refuse it."""
     new, convert, resize = leaf.value, choices.convert.get(leaf.name), choices.resize.get(leaf.name)
     old = source.read(lambda x: _called("convert", leaf, convert, x) if convert else x)
     if old is None:
-        return None  # arrays that cannot be stacked or unstacked
+        return Refused(None)
+    old = _as_key(old, new)
     if np.shape(old) != np.shape(new):
-        if resize is None or (old := _called("resize", leaf, resize, new, old)) is None:
-            return None
+        resized = None if resize is None else _called("resize", leaf, resize, new, old)
+        if resized is None:
+            return Refused(old)
+        old = resized
         if np.shape(old) != np.shape(new):
             raise ValueError(
                 f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
             )
     if dtype_of(old) != dtype_of(new) and (not cast or any(x.is_code for x in (leaf, *source.leaves))):
-        return None
-    return old
+        return Refused(old)
+    value = _cast(old, new)
+    return Refused(old) if value is None else value
+
+
+def _as_key(old: Value, new: Value) -> Any:
+    """Return the data of a PRNG key, which files have, as a key of the new leaf's kind; any other value unchanged."""
+    if not issubdtype(dtype_of(new), jax.dtypes.prng_key) or dtype_of(old) != jnp.uint32:
+        return old
+    kind = jnp.zeros((), new.dtype)
+    is_data = np.shape(old) == (*np.shape(new), *jax.random.key_data(kind).shape)
+    return untyped.random.wrap_key_data(jnp.asarray(old), impl=jax.random.key_impl(kind)) if is_data else old
 
 
 def _called(argument: str, leaf: Leaf, f: Callable[..., Any], *arrays: Value) -> Any:
@@ -101,14 +114,22 @@ def _is_finite_where(old: Value, value: Value) -> bool:
 
 
 def _placed(value: Value, new: Value) -> Any:
-    """Convert a value to the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding."""
+    """Return a copy in the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding.
+
+    A copy, since a step may donate the result, and a file that NumPy has mapped may change. Tracers are not copied.
+    """
     if is_traced(value):
         return value
     if not has_dtype(new):
         return type(new)(np.asarray(value).item())
     like: Any = new
     if not isinstance(new, _JAX):
-        array = np.asarray(value, like.dtype)
+        array = np.array(value, like.dtype)
         return array if isinstance(new, np.ndarray) else array[()]
-    has_place = isinstance(new, jax.ShapeDtypeStruct) or (not is_traced(new) and like.committed)
-    return untyped.device_put(value, like.sharding) if has_place and like.sharding else jnp.asarray(value)
+    if is_traced(new):
+        return jnp.asarray(value)
+    if like.sharding and (isinstance(new, jax.ShapeDtypeStruct) or like.committed):
+        # Not by device_put alone, which may share the memory of what it is given, whatever may_alias says.
+        own = np.array(value) if isinstance(value, OF_NUMPY) else jnp.copy(value)
+        return untyped.device_put(own, like.sharding)
+    return jnp.copy(value)

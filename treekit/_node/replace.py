@@ -36,8 +36,13 @@ def replace(node: T, /, **fields: object) -> T:
     """
     layout = layout_of(type(node))
     if layout is None:
-        name = type(node).__qualname__
-        raise TypeError(f"replace takes an instance of a class made by node or register_node, not of {name}")
+        advice = ". To replace parts of any tree, use treekit.tree_at"
+        if isinstance(node, dict):
+            advice += "; for the items of a dict, write {**tree, **items}"
+        raise TypeError(
+            "replace takes an instance of a class made by treekit.node or register_node, not of "
+            f"{type(node).__qualname__}{advice}"
+        )
     if unknown := sorted(fields.keys() - set(layout.names)):
         raise TypeError(
             f"{layout.cls.__qualname__} has no field {', '.join(unknown)}; it has {', '.join(layout.names)}"

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, overload
 
 from treekit._base.describe import check_bool, count, describe_value
+from treekit._base.jax import is_hijax_variable, is_ref, jtu, ref_like
+from treekit._base.key_path import is_variable, walk
 from treekit._base.patterns import listed
-from treekit._base.types import LeafPredicate
+from treekit._base.types import LeafPredicate, PyTree
 from treekit._select.find import Options, Selector, find
 from treekit._select.selection import Selection
 
@@ -64,7 +66,8 @@ def tree_at(
             that returns an empty sequence. If nothing is left to replace, the result is a copy of `tree`.
 
     Returns:
-        A tree with the classes and containers of `tree`. `tree` itself is not changed.
+        A tree with the classes and containers of `tree`. `tree` itself is not changed. Both share their arrays, but
+        no variables of Flax, since training one would change both: a replacement that has one of `tree` is copied.
 
     Raises:
         ValueError: a pattern or a class matches nothing, or a function returns an empty sequence, and `strict` is True
@@ -102,8 +105,29 @@ def tree_at(
             "the replacements would be lost. Match one of them, or call tree_at twice"
         )
     values = _replacements(selected, replace) if replace_fn is _MISSING else _call_each(replace_fn, selected)
-    copy: T = selected.replaced(values)
+    copy: T = _with_own_variables(selected.replaced(values), tree, values)
     return copy
+
+
+def _with_own_variables(new: PyTree, old: PyTree, values: list[Any]) -> Any:
+    """Return a tree with a copy of each variable of Flax that it shares with the old one: training would change both.
+
+    JAX rebuilds variables. But they may be among the replacements, `values`, and references in them are leaves, as are
+    variables of Flax's other kind.
+    """
+    if not any(map(is_ref, jtu.tree_leaves(new))) and not any(is_variable(x) for _, x in walk(values)):
+        return new
+    variables = [x for _, x in walk(old) if is_variable(x) or is_hijax_variable(x)]
+    shared = {id(y) for x in variables for y in (x, *filter(is_ref, jtu.tree_leaves(x)))}
+
+    def own(x: Any) -> Any:
+        if id(x) not in shared:
+            return x
+        if is_variable(x):
+            return jtu.tree_map(own, x)
+        return ref_like(x)
+
+    return jtu.tree_map(own, new, is_leaf=lambda x: id(x) in shared)
 
 
 def _call_each(replace_fn: Callable[[Any], Any], selected: Selection) -> list[Any]:

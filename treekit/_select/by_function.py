@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import jax
+import numpy as np
+
 from treekit._base.describe import RUNS_ITS_CODE, describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_name, path_text, walk
@@ -87,10 +90,10 @@ def _check_returned(returned: PyTree, original: PyTree, marked: PyTree, leaf_of:
     """Raise a ValueError unless a function returned nodes of the tree, and the same for the tree with its leaves."""
     marks, structure = jtu.tree_flatten(returned)
     if strange := [x for x in marks if id(x) not in leaf_of]:
-        predicate = "If where is a predicate on leaves, pass a class, such as jax.Array, or a pattern instead. "
+        is_bool = isinstance(returned, (bool, np.bool_))
         raise ValueError(
             f"where did not return a node of the tree: {describe_value(strange[0])} is not a leaf of it. "
-            f"{predicate if isinstance(returned, bool) else ''}{_hint(marked, returned, strange[0])}"
+            f"{f'{_PREDICATE}. ' * is_bool}{_hint(marked, returned, strange[0])}"
         )
     with contextlib.suppress(ValueError):  # another structure
         if all(map(operator.is_, structure.flatten_up_to(original), [leaf_of[id(x)] for x in marks])):
@@ -99,6 +102,12 @@ def _check_returned(returned: PyTree, original: PyTree, marked: PyTree, leaf_of:
         "where must use the structure of the tree only, but it depends on the leaves, or on the order of the keys of a "
         "dict, which JAX sorts"
     )
+
+
+_PREDICATE = (
+    "If where is a predicate on leaves, write jax.tree.map(lambda x: f(x) if predicate(x) else x, tree); or, for all "
+    "arrays, tree_at(jax.Array, tree, replace_fn=f)"
+)
 
 
 # Python has a single () object, so identity cannot distinguish two of them in a tree. A mark for one is a tuple too,
@@ -124,6 +133,8 @@ def _call(where: Callable[[Any], Any], marked: PyTree, leaf_of: Mapping[int, Any
                 "treekit.register_node"
             ) from error
         advice = ", so it must return nodes, and not compute with leaves" if isinstance(error, TypeError) else ""
+        if isinstance(error, AttributeError) and error.obj is marked and hasattr(jax.Array, str(error.name)):
+            advice = f". {_PREDICATE}"
         error.add_note(
             "the function `where` of tree_at raised this. It is called with the tree, with placeholders for its leaves"
             f"{advice}"

@@ -9,7 +9,7 @@ from typing import Any
 from treekit._base.describe import RUNS_ITS_CODE
 from treekit._base.jax import jtu
 from treekit._base.key_path import has_keys, walk
-from treekit._base.patterns import Pattern, check_pattern_or_class, nearest, pattern_text
+from treekit._base.patterns import Pattern, check_pattern_or_class, must_match, nearest, pattern_text
 from treekit._base.types import IsLeaf, PyTree
 from treekit._select.selection import Selection
 from treekit._select.walk import Indices, a_static_field, field_names, no_instance, unnamed_field, walk_matched
@@ -94,7 +94,7 @@ def _have_same_leaves(a: list[Any], b: list[Any]) -> bool:
 
 def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
     """Say for an error that a pattern or a class matches nothing in a tree."""
-    nodes = list(walk(tree, "", is_leaf))
+    nodes = list(walk(tree, is_leaf))
     if isinstance(selector, type):
         return no_instance(selector, (node for _, node in nodes))
     text = pattern_text(selector)
@@ -102,8 +102,8 @@ def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> st
     fields = [(x, last) for name, x in nodes if name == above and last in field_names(x) and has_keys(x)]
     if fields:
         return f"{text!r} is {a_static_field(fields)}"
-    names = nearest(text, list(dict.fromkeys(name for name, _ in nodes)))
+    names = list(dict.fromkeys(name for name, _ in nodes))
     return (
-        f"the pattern {text!r} matches nothing in the tree. The nearest names: {names}. A pattern must match a whole "
-        f"name: '**.name' matches at any depth{unnamed_field(last, (x for _, x in nodes))}"
+        f"the pattern {text!r} matches nothing in the tree. The nearest names: {nearest(text, names)}. "
+        f"{must_match(selector, names)}{unnamed_field(last, (x for _, x in nodes))}"
     )

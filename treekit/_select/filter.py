@@ -13,8 +13,8 @@ from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import in_nodes_of, is_none
-from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
+from treekit._base.tree import in_nodes_of, is_mapping, is_none
+from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef, TransformationLike
 from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
 
 T = TypeVar("T")
@@ -111,12 +111,18 @@ def partition(
 
     Raises:
         ValueError: as in `filter`.
+        TypeError: `tree` is a dict of transformations, which `treekit.optax.partition` takes.
 
     Source: the contract of `equinox.partition`.
 
     >>> partition([1, 2.5], lambda x: isinstance(x, int))
     ([1, None], [None, 2.5])
     """
+    if is_mapping(tree) and tree and all(isinstance(x, TransformationLike) for x in tree.values()):
+        raise TypeError(
+            "treekit.partition splits a tree in two, and received a dict of transformations. To give each leaf to the "
+            "transformation with its label, use treekit.optax.partition"
+        )
     keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
     left: T = treedef.unflatten([x if k else replace for k, x in zip(keep, leaves, strict=True)])
     right: T = treedef.unflatten([replace if k else x for k, x in zip(keep, leaves, strict=True)])

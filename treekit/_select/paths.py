@@ -15,6 +15,7 @@ from treekit._base.patterns import (
     is_match,
     listed,
     may_match_below,
+    must_match,
     nearest,
     pattern_text,
 )
@@ -210,8 +211,8 @@ def _first_matches(
             text = pattern_text(selector)
             hint = unnamed_field(text.rpartition(".")[2], (node for _, node in walk(tree, is_leaf=is_leaf)))
             raise ValueError(
-                f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. A pattern "
-                f"must match a whole path: '**.name' matches at any depth, and 'name.**' everything below{hint}"
+                f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. "
+                f"{must_match(selector, names)}{hint}"
             )
     return [(path, min(selected, default=None)) for path, selected in leaves]
 
@@ -240,5 +241,5 @@ def _check_one_name(name: str, selectors: Iterable[Selector], names: Sequence[st
 
 
 def _is_masked_node(x: object) -> bool:
-    """Whether `x` looks like Optax's MaskedNode, a named tuple without fields; the core does not import Optax."""
+    """Whether `x` looks like Optax's MaskedNode, a named tuple without fields; this room does not import Optax."""
     return getattr(type(x), "_fields", None) == ()

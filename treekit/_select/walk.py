@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from treekit._base.jax import jtu
-from treekit._base.key_path import has_keys, is_variable, keyed_children, name_below
+from treekit._base.key_path import has_keys, is_variable, keyed_children, start_below
 from treekit._base.layouts import layout_of
 from treekit._base.patterns import Pattern, PatternSet
 from treekit._base.types import IsLeaf, PyTree
@@ -50,10 +50,11 @@ def walk_matched(
     """
     pattern_set = PatternSet(selectors)
     classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
-    # The nodes to visit: name, place and node, the classes that are looked for here and below, and those found above.
+    # The nodes to visit: name with a dot, place and node, the classes that are looked for, and those found above.
     todo: list[Any] = [("", (), tree, classes, ())]
     while todo:
-        name, place, x, wanted, above = todo.pop()
+        start, place, x, wanted, above = todo.pop()
+        name = start[:-1]
         goes_on = whole or pattern_set.goes_on(name) or wanted or is_variable(x)
         children = keyed_children(x, is_leaf) if goes_on else []
         # A variable and its value have one name. A pattern selects the value, not the variable.
@@ -65,7 +66,7 @@ def walk_matched(
             ends = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
             yield Matched(name, place, x, ends, matching, instances, above)
         below = [
-            (name_below(name, text), (*place, i), child, wanted, above) for i, (text, child) in enumerate(children)
+            (start_below(start, text), (*place, i), child, wanted, above) for i, (text, child) in enumerate(children)
         ]
         todo += reversed(below)
 
@@ -84,8 +85,15 @@ def unnamed_field(field: str, nodes: Iterable[object]) -> str:
 
 def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:
     """Say for an error that a tree, which has these nodes and leaves, has no instance of a class."""
-    kinds = {"jax.Array" if isinstance(x, jax.Array) else type(x).__qualname__ for x in nodes if x is not None}
-    instances = f"It has instances of {', '.join(sorted(kinds))}" if kinds else "It is empty"
+    classes: dict[type[Any], str] = {
+        type(x): "jax.Array" if isinstance(x, jax.Array) else type(x).__qualname__ for x in nodes if x is not None
+    }
+    instances = f"It has instances of {', '.join(sorted(set(classes.values())))}" if classes else "It is empty"
+    if any((x.__module__, x.__qualname__) == (cls.__module__, cls.__qualname__) for x in classes):
+        instances = (
+            "It has instances of a class of that name, which was defined anew since, as when a cell of a notebook is "
+            "run again: create the tree again"
+        )
     return f"the tree has no instance of {cls.__qualname__}. {instances}"
 
 

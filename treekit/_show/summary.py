@@ -18,7 +18,7 @@ from jax.core import Tracer
 from treekit._base.describe import count, describe, describe_function, describe_value, is_deleted, refuse_class
 from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number, issubdtype, resolve_array
 from treekit._base.jax import is_ref, jnp, jtu, untyped
-from treekit._base.key_path import is_variable, named_children
+from treekit._base.key_path import is_variable, keyed_children, start_below
 from treekit._base.predicates import is_array, is_parameter, is_traced
 from treekit._base.table import Table, left_out
 from treekit._base.types import PyTree
@@ -196,7 +196,8 @@ def _walk(tree: PyTree, depth: int | None) -> tuple[list[tuple[str, Any]], list[
         if isinstance(item := todo.pop(), int):
             parts[item] = parts[item]._replace(stop=len(leaves))
             continue
-        name, x, level = item
+        start, x, level = item
+        name = start[:-1]
         if level > sys.getrecursionlimit():  # JAX has about the same limit
             raise RecursionError(f"the tree has more than {level - 1:,} levels, or contains itself, at {_cut(name)}")
         is_leaf = jtu.all_leaves([x])
@@ -210,8 +211,7 @@ def _walk(tree: PyTree, depth: int | None) -> tuple[list[tuple[str, Any]], list[
                 is_row = is_leaf or level == depth
                 parts.append(_Part(name, None if is_leaf else type(x).__qualname__, len(leaves) - is_leaf, 0, is_row))
         if not is_leaf:
-            children = [(child_name, child, below) for child_name, child in named_children(x, name)]
-            todo += reversed(children)
+            todo += reversed([(start_below(start, text), child, below) for text, child in keyed_children(x)])
     return leaves, [part for part in parts if part.stop > part.start]
 
 

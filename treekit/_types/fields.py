@@ -52,7 +52,7 @@ def check_types(tree: object) -> None:
     Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape.
     """
     refuse_class(tree, "check_types")
-    if problem := _explain(_misfits(_nodes(tree)), tree):
+    if problem := _explain(_mismatches(_nodes(tree)), tree):
         raise TypeError(
             f"{problem}\n"
             "Stacked, filtered, masked and abstract models fail by design: check before, or inside vmap or eval_shape."
@@ -61,21 +61,21 @@ def check_types(tree: object) -> None:
 
 def check_created(node: object) -> None:
     """Check the fields of a node that is being created, and of the nodes inside it."""
-    if problem := _explain(_misfits(_nodes(node)), node):
+    if problem := _explain(_mismatches(_nodes(node)), node):
         raise TypeError(f"creating {type(node).__qualname__}: {problem}")
 
 
-def explain_misfits(node: object, memo: Memo) -> tuple[str, Memo]:
+def explain_mismatches(node: object, memo: Memo) -> tuple[str, Memo]:
     """Say which fields of a node, and of the nodes inside it, are wrong; and extend the memo by the sizes of its own.
 
     Nodes inside it have sizes of their own.
     """
     own, after = _check_fields(node, (*memo[:3], memo[3] | {"self": node}))
-    inner = _misfits(x for x in _nodes(node) if x is not node)
+    inner = _mismatches(x for x in _nodes(node) if x is not node)
     return _explain([*((node, wrong) for wrong in own), *inner], node), after
 
 
-class Misfit(NamedTuple):
+class Mismatch(NamedTuple):
     """A value, or a part of it, that is not an instance of its annotation.
 
     Attributes:
@@ -91,7 +91,7 @@ class Misfit(NamedTuple):
     bound: Memo
 
 
-def _misfits(nodes: Iterable[object]) -> list[tuple[object, Misfit]]:
+def _mismatches(nodes: Iterable[object]) -> list[tuple[object, Mismatch]]:
     """Return the wrong fields of these nodes, each of which binds sizes of its own."""
     return [(node, wrong) for node in nodes for wrong in _check_fields(node, fresh_memo(node))[0]]
 
@@ -109,9 +109,9 @@ def _nodes(tree: object) -> list[object]:
     return list(nodes.values())
 
 
-def _check_fields(node: object, memo: Memo) -> tuple[list[Misfit], Memo]:
+def _check_fields(node: object, memo: Memo) -> tuple[list[Mismatch], Memo]:
     """Return the wrong fields of one node, and the memo extended by the sizes that the others bind."""
-    wrong: list[Misfit] = []
+    wrong: list[Mismatch] = []
     waiting = deque(field for field in fields_of(node) if hasattr(node, field.name))  # not if field(init=False)
     tries = len(waiting)  # that are left until none of the waiting fields can bind a name that another one needs
     while waiting:
@@ -131,7 +131,7 @@ def _check_fields(node: object, memo: Memo) -> tuple[list[Misfit], Memo]:
                 f"{type(node).__qualname__}.{field.name} cannot be checked against {hint}: {_reason(error, hint)}"
             ) from error
         tries = len(waiting)
-        if isinstance(after, Misfit):
+        if isinstance(after, Mismatch):
             wrong.append(after._replace(path=f"{field.name}{after.path}"))
         else:
             memo = after
@@ -147,7 +147,7 @@ def _reason(error: Exception, hint: str) -> str:
     return f"{describe_error(error)}. A size in braces must be a Python number: inside jit, make its field static"
 
 
-def _explain(wrong: list[tuple[object, Misfit]], tree: object) -> str:
+def _explain(wrong: list[tuple[object, Mismatch]], tree: object) -> str:
     """Write a line for each wrong field, with its key path; "" if every field is right."""
     if not wrong:
         return ""
@@ -167,54 +167,54 @@ def _explain(wrong: list[tuple[object, Misfit]], tree: object) -> str:
     return "\n".join([f"{title}:", *in_columns(rows, "   "), *more])
 
 
-def fit(x: Any, hint: Any, memo: Memo) -> Memo | Misfit:
-    """Return the memo extended by the sizes that `x` binds as an instance of `hint`; or the first part that misfits."""
-    misfit = Misfit("", x, hint, memo)
+def fit(x: Any, hint: Any, memo: Memo) -> Memo | Mismatch:
+    """Return the memo with the sizes that `x` binds as an instance of `hint`; or the first part that does not match."""
+    mismatch = Mismatch("", x, hint, memo)
     if hint is Any or hint is object:
         return memo
     if is_jaxtyping(hint):
         leaf, structure = pytree_parts(hint) or (None, None)
         if leaf is None or structure is not None:  # with a structure, the shape of a leaf may depend on its place
             numbers = isinstance(leaf, type) and NUMBERS.get(leaf)
-            return bind(x, pytree_of(_union[numbers], structure) if numbers else hint, memo) or misfit
-        leaves = jtu.tree_flatten_with_path(x, is_leaf=lambda y: not isinstance(fit(y, leaf, memo), Misfit))[0]
-        return _fit_parts([(f".{path_name(path)}" if path else "", y, leaf) for path, y in leaves], misfit)
+            return bind(x, pytree_of(_union[numbers], structure) if numbers else hint, memo) or mismatch
+        leaves = jtu.tree_flatten_with_path(x, is_leaf=lambda y: not isinstance(fit(y, leaf, memo), Mismatch))[0]
+        return _fit_parts([(f".{path_name(path)}" if path else "", y, leaf) for path, y in leaves], mismatch)
     if isinstance(hint, type) and hint in NUMBERS:
-        return memo if isinstance(x, NUMBERS[hint]) else misfit
+        return memo if isinstance(x, NUMBERS[hint]) else mismatch
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        inside: list[Misfit] = []  # of the containers that `x` is an instance of
+        inside: list[Mismatch] = []  # of the containers that `x` is an instance of
         for each in args:
             after = fit(x, each, memo)
-            if not isinstance(after, Misfit):
+            if not isinstance(after, Mismatch):
                 return after
             if get_args(each) and _is_instance(x, get_origin(each)):
                 inside.append(after)
-        return inside[0] if len(inside) == 1 else misfit
+        return inside[0] if len(inside) == 1 else mismatch
     if origin is tuple and not args:  # tuple[()]
-        return memo if isinstance(x, tuple) and not x else misfit
+        return memo if isinstance(x, tuple) and not x else mismatch
     if origin is Literal:
-        return memo if any(type(x) is type(value) and x == value for value in args) else misfit
+        return memo if any(type(x) is type(value) and x == value for value in args) else mismatch
     if origin is type:
         members = get_args(args[0]) if args and get_origin(args[0]) in (Union, UnionType) else args
         right = isinstance(x, type) and any(_is_subclass(x, get_origin(each) or each) for each in members or [object])
-        return memo if right else misfit
+        return memo if right else mismatch
     if isinstance(origin or hint, type):
         items = _items(x, hint) if _is_instance(x, origin or hint) else None
-        return misfit if items is None else _fit_parts(items, misfit)
+        return mismatch if items is None else _fit_parts(items, mismatch)
     if not hasattr(hint, "__value__"):
         return memo
     alias: Any = hint
     after = fit(x, alias.__value__, memo)
-    return misfit if isinstance(after, Misfit) and not after.path else after  # an alias is shown by its name
+    return mismatch if isinstance(after, Mismatch) and not after.path else after  # an alias is shown by its name
 
 
-def _fit_parts(parts: Iterable[tuple[str, Any, Any]], whole: Misfit) -> Memo | Misfit:
+def _fit_parts(parts: Iterable[tuple[str, Any, Any]], whole: Mismatch) -> Memo | Mismatch:
     """Do the same as `fit` for parts of a value, each with its key path and its annotation."""
     memo = whole.bound
     for path, part, hint in parts:
         after = fit(part, hint, memo)
-        if isinstance(after, Misfit):
+        if isinstance(after, Mismatch):
             return after._replace(path=path + after.path) if path else whole
         memo = after
     return memo

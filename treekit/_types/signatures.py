@@ -12,7 +12,7 @@ from treekit._base.describe import describe
 from treekit._base.jax import jtu, untyped
 from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array
-from treekit._types.fields import explain_misfits
+from treekit._types.fields import explain_mismatches
 from treekit._types.hints import has_fields
 from treekit._types.sizes import Memo, bind, describe_memo, extend, storage
 
@@ -60,7 +60,7 @@ def _mismatch(x: object, wanted: _CheckedClass, memo: Memo) -> str:
         return problem
     if wanted.axes is not None:
         return _batched_mismatch(x, wanted.axes, memo)
-    problem, after = explain_misfits(x, memo)
+    problem, after = explain_mismatches(x, memo)
     if not problem:
         extend(memo, after)
     return problem
@@ -88,7 +88,7 @@ def _batched_mismatch(x: object, axes: str, memo: Memo) -> str:
             arrays[i] = untyped.ShapeDtypeStruct(leaf.shape[count:], leaf.dtype)
 
     def check(tracers: dict[int, Any]) -> None:
-        problem, after = explain_misfits(treedef.unflatten([tracers.get(i, y) for i, y in enumerate(rest)]), bound)
+        problem, after = explain_mismatches(treedef.unflatten([tracers.get(i, y) for i, y in enumerate(rest)]), bound)
         if problem:
             problems.append(f"without the first axes of its arrays, {axes!r}: {problem}")
         else:

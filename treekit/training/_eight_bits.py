@@ -185,10 +185,13 @@ def encode_state(state: OptState, like: T) -> T:
     dtype('int8')
     """
     numbers, like_numbers = decode_state(state), decode_state(like)
-    if jtu.tree_structure(numbers) != jtu.tree_structure(like_numbers):
+    structure = jtu.tree_structure(numbers)
+    if structure != jtu.tree_structure(like_numbers):
+        advice = ""
+        if structure == jtu.tree_structure(getattr(like_numbers, "inner_state", None)):
+            advice = ". State was made without stochastic rounding: encode like._replace(inner_state=state) instead"
         raise ValueError(
-            "state and like differ in their structure. If state was made without stochastic rounding, encode "
-            "like._replace(inner_state=state) instead.\n"
+            f"state and like differ in their structure{advice}.\n"
             f"state | like:\n{tree_diff(numbers, like_numbers, values=False)}"
         )
     check_shapes(like_numbers, numbers)

@@ -55,8 +55,8 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
 
     After t steps, it is the average of the params after each step, with the weight `decay**(t - i)` for step i. Each
     update adds the params that it receives, and `get_params_ema` the current ones. So the average is exact anywhere in
-    a chain, inside any wrapper, for frozen params, and if params are rounded or projected after the step. The params
-    themselves and the updates do not change.
+    a chain, inside any wrapper, for frozen params, and if params are rounded or projected after the step. A parameter
+    without a gradient counts in each step too, as it is. The params themselves and the updates do not change.
 
     Inside `MultiSteps` or `apply_if_finite`, where params do not change in the other steps, each step that is taken
     counts once. Inside `conditionally_transform` or `conditionally_mask`, the average has the params before each step
@@ -144,7 +144,8 @@ def get_params_ema(state: OptState, params: T) -> T:
     Returns:
         A tree with the structure and dtypes of `params`: it has the averages of floating-point and complex arrays, and
         everything else, including leaves that `masked` left out, from `params`. For an average of 16-bit
-        params in float32, pass the params in float32. Before the first update, it is `params`.
+        params in float32, pass the params in float32. Before the first update, it is `params`. Its arrays are its own,
+        so a step may donate the params; of a `jax.Ref` it has the array.
 
     Raises:
         ValueError: the state has no average of the params, or several of one leaf; it is one that `jax.vmap` made; it

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import dtype_of, issubdtype, unshared
+from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import path_name
 from treekit._base.patterns import nearest
@@ -21,7 +21,7 @@ from treekit.optax._wrappers.tree_set import cast_into
 S = TypeVar("S")
 
 
-class _Hyperparam(NamedTuple):
+class Hyperparam(NamedTuple):
     """The place of one hyperparameter in a state."""
 
     path: Any  # the key path of the state that contains it, and its name
@@ -54,7 +54,7 @@ def get_hyperparams(state: OptState) -> dict[str, Any]:
     {'1.learning_rate': Array(0.1, dtype=float32)}
     """
     leaves = jtu.tree_leaves(state)
-    return {key: leaves[place.leaf] for key, place in _by_key(state).items()}
+    return {key: leaves[place.leaf] for key, place in find_hyperparams(state).items()}
 
 
 def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_name: object) -> S:
@@ -68,7 +68,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         **by_name: numbers by name, to set all hyperparameters of that name, except those in `values`.
 
     Returns:
-        A state with the structure of `state`.
+        A state with the structure of `state`. It has copies of the arrays that you pass, so that a step can donate it.
 
     Raises:
         ValueError: no hyperparameter has this key or name (the message lists the nearest ones); it follows a
@@ -96,7 +96,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
             "optimizer.opt_state = set_hyperparams(optimizer.opt_state, ...)"
         )
     leaves, treedef = jtu.tree_flatten(state)
-    places = _by_key(state)
+    places = find_hyperparams(state)
     for name in by_name:
         _check_known("name", name, [x.name for x in places.values()])
     for key in values or {}:
@@ -113,13 +113,13 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         )
     for key, value in new.items():
         place = places[key].leaf
-        (own,) = unshared([value], [value])  # a copy: a donated step deletes the arrays of the state, each only once
-        leaves[place] = _like(leaves[place], own, key)
+        leaves[place] = _like(leaves[place], value, key)
     out: S = treedef.unflatten(leaves)
     return out
 
 
-def _by_key(state: OptState) -> dict[str, _Hyperparam]:
+def find_hyperparams(state: OptState) -> dict[str, Hyperparam]:
+    """Return the place of each hyperparameter in a state, by the keys of `get_hyperparams`."""
     if isinstance(state, TransformationLike):
         raise TypeError("expected the state of an optimizer, found an optimizer: pass optimizer.init(params)")
     leaves, treedef = jtu.tree_flatten(state)
@@ -128,14 +128,14 @@ def _by_key(state: OptState) -> dict[str, _Hyperparam]:
     def is_injected(x: object) -> bool:
         return isinstance(x, _INJECTED) if has_classes else _is_restored(leaves, x)
 
-    def find(path: KeyPath, state: OptState) -> Iterator[_Hyperparam]:
+    def find(path: KeyPath, state: OptState) -> Iterator[Hyperparam]:
         for below, node in jtu.tree_flatten_with_path(state, is_leaf=is_injected)[0]:
             if is_injected(node):
                 fields: Mapping[str, Any] = node if is_mapping(node) else node._asdict()
                 for name, value in fields["hyperparams"].items():
                     (leaf,) = jtu.tree_leaves(value)  # in nnx it is inside a variable
                     key = jax.tree_util.GetAttrKey(name)
-                    yield _Hyperparam((*path, *below, key), name, leaf, name in fields.get("hyperparams_states", {}))
+                    yield Hyperparam((*path, *below, key), name, leaf, name in fields.get("hyperparams_states", {}))
                 key = jax.tree_util.GetAttrKey("inner_state")
                 yield from find((*path, *below, key), fields.get("inner_state"))
 

@@ -54,7 +54,6 @@ def apply_gradients(
     >>> params
     {'name': 'scale', 'w': Array([0.5, 0.5], dtype=float32)}
     """
-
     if params is None:
         raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
     if all(map(has_no_update, jtu.tree_leaves(grads))) and jtu.tree_leaves(trained(params)):

@@ -1,16 +1,18 @@
 """`store_state`: choose the dtype and the rounding of a transformation's state.
 
-In which dtypes is state stored, how is it rounded, and what are its 8-bit codes?
+`_Rules` say in which dtype each array is stored. `_store` makes a core that stores state to nearest, `_round` one that
+rounds it at random. The codes of 8 bits are in `_eight_bits`.
 """
 
+import contextlib
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 import jax
-import numpy as np
 import optax
 from jax.typing import DTypeLike
 
@@ -28,7 +30,7 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.preserve import like_updates, preserving
-from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, map_state
+from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, Entry, map_state
 from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
 from treekit.training._eight_bits import decode_state, encode, is_code_dtype
 
@@ -41,7 +43,9 @@ else:
 
 _SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
 _FLOAT32 = untyped.ShapeDtypeStruct((), jnp.float32)
-_OUTER: ContextVar[str] = ContextVar("outer", default="")  # the one whose init is running
+# The `store_state` whose `init` is running. Nothing else finds another one inside: Optax may hide it in a closure, or a
+# factory may make it only when `init` calls that; and its state may look like any other.
+_OUTER: ContextVar[str] = ContextVar("outer", default="")
 
 
 class StochasticRoundingState(NamedTuple):
@@ -95,7 +99,7 @@ def store_state(
     In 8 bits, moments are stored as codes: `dtype={"mu": jnp.int8, "nu": jnp.uint8}`. A code consists of the
     upper bits of the f32, so there is no scale. In the state, each array of codes is a node, `Codes`, with one leaf;
     `training.decode_state` returns the numbers. int8 is for moments with a sign, from 4.7e-9 to 14; uint8 for
-    those that are never negative, from 1.7e-17 to 192. You say the sign: docs/eight_bits.md has those of Optax's
+    those that are never negative, from 1.7e-17 to 192. You say the sign: docs/guides/precision.md has those of Optax's
     optimizers. Larger numbers are stored as the largest. Inf, NaN, and negative numbers in uint8 become NaN. Arrays of
     fewer than 4,096 elements are stored in f32.
 
@@ -137,89 +141,182 @@ def store_state(
     >>> state[0].nu.dtype, new_state[0].nu.dtype
     (dtype(bfloat16), dtype(bfloat16))
     """
-    _check_arguments(dtype, rounding, seed)
-    core = core_of(inner)
+    if rounding not in ("nearest", "stochastic"):
+        raise ValueError(f"rounding must be 'nearest' or 'stochastic', found {describe_value(rounding)}")
+    if type(seed) is not int:
+        raise TypeError(f"seed must be an int, found {describe_value(seed)}")
+    rules, core = _Rules(dtype, rounding), core_of(inner)
     if dtype is None and rounding == "nearest":
         return at_boundary(core)
     own = f"store_state(dtype={describe_value(dtype)}, rounding={rounding!r})"
-    if rounding == "nearest":
-        return at_boundary(_store(core, dtype, own))
-    return at_boundary(_round(core, {} if dtype is None else dtype, seed, own))
+    return at_boundary(_store(core, rules, own) if rounding == "nearest" else _round(core, rules, own, seed))
 
 
-def _check_arguments(state_dtype: StateDtype, rounding: object, seed: object) -> None:
-    if rounding not in ("nearest", "stochastic"):
-        raise ValueError(f"rounding must be 'nearest' or 'stochastic', found {rounding!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"seed must be an int, found {seed!r}")
-    if state_dtype is None:
-        return
-    by_name = is_mapping(state_dtype)
-    for key, dtype in (state_dtype if is_mapping(state_dtype) else {"": state_dtype}).items():
-        if not isinstance(key, (str, re.Pattern)):
-            raise TypeError(f"dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
-        what = f"dtype[{key!r}]" if by_name else "dtype"
-        if by_name and is_code_dtype(dtype):
-            if rounding != "stochastic":
-                raise ValueError(
-                    f"{what} is {jnp.dtype(dtype)}, which needs rounding='stochastic': rounded to nearest, a moment in "
-                    "8 bits does not follow the gradients"
+# ---------------------------------------------------------------------------------------------- the dtype of each array
+
+
+_Known: TypeAlias = tuple[Any, Entry]  # an array of a state, or its `Codes`, and what is known of it
+
+
+def _known_arrays(state: OptState, params: Params) -> list[_Known]:
+    """Return each array of a state, with what is known of it."""
+    return list(zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True))
+
+
+def _path_of(x: object, entry: Entry) -> str:
+    return path_name(entry.path[:-1] if is_codes(x) else entry.path)
+
+
+class _Rules:
+    """In which dtype is each array of a state stored?
+
+    Attributes:
+        dtypes: a dtype for each field or pattern, in the order of the user.
+        by_name: whether the user named them; if not, one dtype is for all, except where it would do harm.
+    """
+
+    def __init__(self, dtype: StateDtype, rounding: str) -> None:
+        self.by_name = dtype is None or is_mapping(dtype)
+        self.dtypes: dict[Any, Any] = {"**": dtype}
+        if self.by_name:
+            self.dtypes = dict(dtype) if is_mapping(dtype) else {}
+        for key, each in self.dtypes.items():
+            if not isinstance(key, (str, re.Pattern)):
+                raise TypeError(f"dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
+            what = f"dtype[{key!r}]" if self.by_name else "dtype"
+            if self.by_name and is_code_dtype(each):
+                if rounding != "stochastic":
+                    raise ValueError(
+                        f"{what} is {jnp.dtype(each)}, which needs rounding='stochastic': rounded to nearest, a moment "
+                        "in 8 bits does not follow the gradients"
+                    )
+            elif not is_inexact_dtype(each, jnp.floating) or jnp.finfo(each).bits < 16:
+                raise TypeError(
+                    f"{what} must be a floating dtype of 16 bits or more, such as jnp.bfloat16, found "
+                    f"{describe_value(each)}. For 8 "
+                    "bits, name the moments: dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
                 )
-        elif not is_inexact_dtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 16:
-            raise TypeError(
-                f"{what} must be a floating dtype of 16 bits or more, such as jnp.bfloat16, found {dtype!r}. For 8 "
-                "bits, name the moments: dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
+
+    def keys_of(self, x: Any, entry: Entry) -> list[Any]:
+        """Return the keys that match an array, of which the first decides: patterns, and after them its field."""
+        if not (is_codes(x) or can_be_trained(x)):
+            return []
+        path = _path_of(x, entry)
+        patterns = [key for key in self.dtypes if key != entry.field and is_match(key, path)]
+        return patterns + [key for key in self.dtypes if key == entry.field]
+
+    def dtype_of(self, x: Any, entry: Entry) -> Any:
+        """Return the dtype in which an array is stored; None if it may have any."""
+        keys = self.keys_of(x, entry)
+        if not keys:
+            return None
+        wanted = jax.dtypes.canonicalize_dtype(self.dtypes[keys[0]])  # f32 for f64, unless x64 is enabled now
+        if issubdtype(x.dtype, jnp.complexfloating):
+            return x.dtype if x.dtype.itemsize <= 2 * wanted.itemsize else None
+        if _is_wide(entry) and wanted.itemsize < 4:
+            return None if self.by_name else promoted_dtype(x, _FLOAT32)
+        if not self.by_name and x.shape == () and wanted.itemsize < x.dtype.itemsize:
+            return x.dtype  # in bf16, b2 = 0.999 would be 1
+        if not is_code_dtype(wanted) or math.prod(x.shape) >= _SMALLEST:
+            return wanted
+        return _FLOAT32.dtype if is_codes(x) else promoted_dtype(x, _FLOAT32)
+
+    def check_used(self, arrays: list[_Known]) -> None:
+        """Raise a ValueError if a key that the user named decides nothing, or not as its dtype says."""
+        if not self.by_name:
+            return
+        keys = [self.keys_of(*array) for array in arrays]
+        if unused := [key for key in self.dtypes if not any(key in each for each in keys)]:
+            inexact = [(x, entry) for x, entry in arrays if is_codes(x) or can_be_trained(x)]
+            fields = ", ".join(sorted({entry.field for _, entry in inexact} - {""})) or "none"
+            example = (
+                f". A pattern matches a whole path of the state, such as {_path_of(*inexact[0])!r}" if inexact else ""
             )
+            raise ValueError(
+                f"dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields with "
+                f"floating-point arrays are {fields}{example}"
+            )
+        order = list(self.dtypes)
+        for key, dtype in self.dtypes.items():
+            deciding = dict.fromkeys(each[0] for each in keys if key in each)
+            if all(order.index(other) < order.index(key) for other in deciding):
+                raise ValueError(
+                    f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, deciding))} before it "
+                    "matches all that it does. The first pattern decides, and without one, the field"
+                )
+            decided = [array for array, each in zip(arrays, keys, strict=True) if each[:1] == [key]]
+            if decided and all(self.dtype_of(*array) is None for array in decided):
+                x, entry = decided[0]
+                what = f"{x.dtype}, and complex numbers are not rounded"
+                if _is_wide(entry):
+                    what = "an average of the params, or an accumulator of gradients, which needs float32 at least"
+                raise ValueError(
+                    f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {_path_of(x, entry)} is {what}: leave {key!r} out"
+                )
+
+
+def _is_wide(entry: Entry) -> bool:
+    """Whether an array needs float32 at least: an average of the params, or an accumulator of gradients."""
+    return entry.field in AT_LEAST_FLOAT32.get(entry.owner, ())
 
 
 # ------------------------------------------------------------------------------------------------------ init and update
 
 
-def _store(inner: Core, state_dtype: StateDtype, own: str) -> Core:
-    """Return a core that stores the state of `inner` in `state_dtype`, and computes in f32 at least."""
+def _store(inner: Core, rules: _Rules, own: str) -> Core:
+    """Return a core that stores the state of `inner` as the rules say, and computes in f32 at least."""
     inner_init, inner_update = inner
 
     def wide(tree: PyTree) -> Any:
+        """Cast a tree to the dtype that is stated for all state, at least."""
+        if rules.by_name:
+            return tree
+        wanted = untyped.ShapeDtypeStruct((), jnp.dtype(rules.dtypes["**"]))
+
         def widened(x: Any) -> Any:
-            wanted = untyped.ShapeDtypeStruct((), jnp.dtype(state_dtype))
             is_float = can_be_trained(x) and not jnp.iscomplexobj(x)
             return lax.convert_element_type(x, promoted_dtype(x, wanted)) if is_float else x
 
-        return tree if is_mapping(state_dtype) else jtu.tree_map(widened, tree)
+        return jtu.tree_map(widened, tree)
 
     def init(params: Params) -> Any:
-        return _stored(_init_inside(inner_init, wide(params), own), state_dtype, params)
+        return _stored(_init_inside(inner_init, wide(params), own), rules, params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        _check_state(state, state_dtype, updates if params is None else params)
+        _check_state(state, rules, inner_init, updates if params is None else params)
         out: tuple[Any, Any] = inner_update(wide(widen(updates)), widen(state), wide(widen(params)), **extra)
         return out  # the boundary casts them to the dtypes that are preserved
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _round(inner: Core, state_dtype: StateDtype, seed: int, own: str) -> Core:
+def _round(inner: Core, rules: _Rules, own: str, seed: int) -> Core:
     """Return a core that computes in f32, and rounds narrow state and updates stochastically."""
     inner_init, inner_update = preserving(inner)
 
     def init(params: Params) -> StochasticRoundingState:
-        state = _stored(_init_inside(inner_init, params, own), state_dtype, params)
+        state = _stored(_init_inside(inner_init, params, own), rules, params)
         return StochasticRoundingState(jnp.zeros([], jnp.uint32), state)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        like = updates if params is None else params
         if not isinstance(state, StochasticRoundingState):
+            advice = ""
+            if _fits(state, inner_init, like):
+                advice = " Put this one into it: optimizer.init(params)._replace(inner_state=state)"
+                if any(map(is_code_dtype, rules.dtypes.values())):
+                    advice += ", and encode that: training.encode_state(…, optimizer.init(params))"
             raise StateError(
                 "rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
-                f"{type(state).__name__}. Put one that was made without it into init(params)._replace(inner_state=...)"
-                ", and convert it with training.encode_state if dtype has codes"
+                f"{type(state).__name__}.{advice or ' Make it again with init'}"
             )
-        _check_state(state.inner_state, state_dtype, updates if params is None else params)
+        _check_state(state.inner_state, rules, inner_init, like)
         wide = widen(updates), widen(decode_state(state.inner_state)), widen(params)
         new_updates, new_state = inner_update(*wide, **extra)
         random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, state.rounding_count)
-        like = like_updates(updates, params), state.inner_state
-        own_bits = bits_like(like, random_bits, is_leaf=is_codes)  # others for each array
-        rounded: Any = dtype_preserving_tree_map(_rounded, like, (new_updates, new_state), own_bits, is_leaf=is_codes)
+        likes = like_updates(updates, params), state.inner_state
+        own_bits = bits_like(likes, random_bits, is_leaf=is_codes)  # others for each array
+        rounded: Any = dtype_preserving_tree_map(_rounded, likes, (new_updates, new_state), own_bits, is_leaf=is_codes)
         return rounded[0], StochasticRoundingState(state.rounding_count + 1, rounded[1])
 
     return optax.GradientTransformationExtraArgs(init, update)
@@ -233,7 +330,7 @@ def _rounded(old: Any, new: Any, random_bits: Any) -> Any:
 
 
 def _init_inside(init: Callable[[Any], Any], params: Params, own: str) -> Any:
-    """Call the `init` inside; raise a TypeError if another `store_state`, named by `_OUTER`, called this one."""
+    """Call the `init` inside; raise a TypeError if this one was called by that of another `store_state`."""
     if outer := _OUTER.get():
         raise TypeError(
             f"{own} is inside {outer}, and both would decide how one state is stored. Give dtype to one of them: "
@@ -247,113 +344,44 @@ def _init_inside(init: Callable[[Any], Any], params: Params, own: str) -> Any:
         _OUTER.reset(token)
 
 
-def _stored(state: OptState, state_dtype: StateDtype, params: Params) -> Any:
+def _stored(state: OptState, rules: _Rules, params: Params) -> Any:
     """Cast a new state to the dtypes in which it is stored."""
-    arrays = _arrays(state, state_dtype, params)
-    if is_mapping(state_dtype) and jtu.tree_leaves(params):  # a group of a partition may have none
-        _check_each_key(state_dtype, arrays)
+    arrays = _known_arrays(state, params)
+    if jtu.tree_leaves(params):  # a group of a partition may have none
+        rules.check_used(arrays)
 
-    def cast(array: _Array) -> Any:
-        if array.dtype is None:
-            return array.x
-        is_code = is_code_dtype(array.dtype)
-        return Codes(encode(array.x, array.dtype)) if is_code else lax.convert_element_type(array.x, array.dtype)
+    def cast(x: Any, entry: Entry) -> Any:
+        dtype = rules.dtype_of(x, entry)
+        if dtype is None:
+            return x
+        return Codes(encode(x, dtype)) if is_code_dtype(dtype) else lax.convert_element_type(x, dtype)
 
-    return jtu.tree_structure(state).unflatten(map(cast, arrays))
-
-
-def _check_state(state: OptState, state_dtype: StateDtype, params: Params) -> None:
-    """Raise an error where state was made without this `state_dtype`: its dtypes would be kept silently."""
-    for x, _, _, path, _, dtype in _arrays(state, state_dtype, params):
-        if (dtype is not None or is_codes(x)) and dtype != x.dtype:
-            wanted = "no codes" if dtype is None else dtype
-            raise StateError(
-                f"this state has {x.dtype} at {path}, where this transformation stores {wanted}. Make it again with "
-                "init, or cast it: to codes with training.encode_state(state, optimizer.init(params)), from codes with "
-                "training.decode_state"
-            )
+    return jtu.tree_structure(state).unflatten(itertools.starmap(cast, arrays))
 
 
-# ---------------------------------------------------------------------------------------------- the dtype of each array
-
-
-class _Array(NamedTuple):
-    """How an array of a state is stored.
-
-    Attributes:
-        x: the array, or its `Codes`.
-        field: the field of the state that has it.
-        is_wide: whether it needs float32 at least: an average of the params, or an accumulator of gradients.
-        path: its key path, without that of the leaf of `Codes`.
-        keys: the entries of `state_dtype` that match it, of which the first decides.
-        dtype: the dtype in which it is stored; None if it may have any.
-    """
-
-    x: Any
-    field: str
-    is_wide: bool
-    path: str
-    keys: list[Any]
-    dtype: Any
-
-
-def _arrays(state: OptState, state_dtype: StateDtype, params: Params) -> list[_Array]:
-    """Return how each array of a state is stored, in order."""
-    entries: Mapping[Any, Any] = state_dtype if is_mapping(state_dtype) else {"**": state_dtype}
-    arrays: list[_Array] = []
-    for x, entry in zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True):
-        path = path_name(entry.path[:-1] if is_codes(x) else entry.path)
-        keys = list[Any]()
-        if is_codes(x) or can_be_trained(x):  # patterns come before fields
-            keys = [key for key in entries if key != entry.field and is_match(key, path)]
-            keys += [key for key in entries if key == entry.field]
-        array = _Array(x, entry.field, entry.field in AT_LEAST_FLOAT32.get(entry.owner, ()), path, keys, None)
-        if keys:
-            wanted = jax.dtypes.canonicalize_dtype(entries[keys[0]])  # f32 for f64, unless x64 is enabled now
-            array = array._replace(dtype=_dtype_of(array, wanted, is_mapping(state_dtype)))
-        arrays.append(array)
-    return arrays
-
-
-def _dtype_of(array: _Array, wanted: np.dtype[Any], by_name: bool) -> Any:
-    """Return the dtype in which an array is stored for which this one is wanted; None if it cannot have that."""
-    x = array.x
-    if issubdtype(x.dtype, jnp.complexfloating):
-        return x.dtype if x.dtype.itemsize <= 2 * wanted.itemsize else None
-    if array.is_wide and wanted.itemsize < 4:
-        return None if by_name else promoted_dtype(x, _FLOAT32)
-    if not by_name and x.shape == () and wanted.itemsize < x.dtype.itemsize:
-        return x.dtype  # in bf16, b2 = 0.999 would be 1
-    if not is_code_dtype(wanted) or math.prod(x.shape) >= _SMALLEST:
-        return wanted
-    return _FLOAT32.dtype if is_codes(x) else promoted_dtype(x, _FLOAT32)
-
-
-def _check_each_key(state_dtype: Mapping[Any, Any], arrays: list[_Array]) -> None:
-    """Raise a ValueError if an entry of `state_dtype` matches nothing, or nothing that can be stored in that dtype."""
-    matched = {key: [array for array in arrays if key in array.keys] for key in state_dtype}
-    if unused := [key for key, of_key in matched.items() if not of_key]:
-        inexact = [array for array in arrays if is_codes(array.x) or can_be_trained(array.x)]
-        fields = ", ".join(sorted({array.field for array in inexact} - {""})) or "none"
-        example = f". A pattern matches a whole path of the state, such as {inexact[0].path!r}" if inexact else ""
-        raise ValueError(
-            f"dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields with "
-            f"floating-point arrays are {fields}{example}"
+def _check_state(state: OptState, rules: _Rules, init: Callable[[Any], Any], params: Params) -> None:
+    """Raise an error where state was made without these rules: its dtypes would be kept silently."""
+    for x, entry in _known_arrays(state, params):
+        dtype = rules.dtype_of(x, entry)
+        if (dtype is None and not is_codes(x)) or dtype == x.dtype:
+            continue
+        advice = "Make it again with init"
+        if _fits(state, init, params):
+            cast = "treekit.graft(optimizer.init(params), state, cast=True)[0]"
+            if is_codes(x):
+                cast = "training.decode_state(state)"
+            elif is_code_dtype(dtype):
+                cast = "training.encode_state(state, optimizer.init(params))"
+            advice += f", or convert it: {cast}"
+        raise StateError(
+            f"this state has {x.dtype} at {_path_of(x, entry)}, where this transformation stores "
+            f"{'no codes' if dtype is None else dtype}. {advice}"
         )
-    order = list(state_dtype)
-    for key, of_key in matched.items():
-        deciding = dict.fromkeys(array.keys[0] for array in of_key)
-        if all(order.index(other) < order.index(key) for other in deciding):
-            raise ValueError(
-                f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, deciding))} before it "
-                "matches all that it does. The first pattern decides, and without one, the field"
-            )
-        decided = [array for array in of_key if array.keys[0] == key]
-        if decided and all(array.dtype is None for array in decided):
-            x, _, is_wide, path, *_ = decided[0]
-            what = "an average of the params, or an accumulator of gradients, which needs float32 at least"
-            if not is_wide:
-                what = f"{x.dtype}, and complex numbers are not rounded"
-            raise ValueError(
-                f"dtype[{key!r}] is {jnp.dtype(state_dtype[key])}, and {path} is {what}: leave {key!r} out"
-            )
+
+
+def _fits(state: OptState, init: Callable[[Any], Any], params: Params) -> bool:
+    """Whether a state, without codes, has the structure of the one that `init` makes."""
+    with contextlib.suppress(Exception):  # codes that were cast cannot be decoded, and init may raise anything
+        wanted = untyped.eval_shape(init, params)
+        return bool(jtu.tree_structure(decode_state(state)) == jtu.tree_structure(wanted))
+    return False

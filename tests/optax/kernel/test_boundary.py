@@ -115,7 +115,7 @@ def test_variables_of_nnx_that_hold_references_are_trained_as_with_optax(kind: s
 # What has no gradient: `x`, beside `w`, which has one.
 LEFT_OUT: dict[str, Any] = {"array-like": Wrapped(ONES), "number": 0.5, "function": jnp.tanh}
 NOT_X = {"w": False, "x": True}
-INSIDE = tko.masked(tko.selective_transform(tko.trace(0.9), freeze_mask=NOT_X), True)
+INSIDE = tko.masked(tko.transforms.selective_transform(tko.trace(0.9), freeze_mask=NOT_X), True)
 BLOCKS = optax.GradientTransformation(
     lambda params: {name: jnp.zeros(()) for name in params}, lambda updates, state, params=None: (updates, state)
 )
@@ -128,11 +128,11 @@ def pair(x: Any) -> Any:
 # What the state has in the place of `x`; such an optimizer, and its params.
 IN_STATE: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "a MaskedNode in the moments, None in the accumulator": (
-        tko.MultiSteps(tko.selective_transform(ADAM, freeze_mask=NOT_X), 1),
+        tko.MultiSteps(tko.transforms.selective_transform(ADAM, freeze_mask=NOT_X), 1),
         pair,
     ),
     "a MaskedNode in the moments, None in the average": (
-        tko.chain(tko.selective_transform(ADAM, freeze_mask=NOT_X), training.params_ema(0.9)),
+        tko.chain(tko.transforms.selective_transform(ADAM, freeze_mask=NOT_X), training.params_ema(0.9)),
         pair,
     ),
     "None in the moments, a MaskedNode inside masked": (tko.chain(tko.scale_by_adam(), INSIDE), pair),
@@ -192,8 +192,8 @@ TRAINING: dict[str, Any] = {
     "set_to_zero": tko.partition({True: ADAM, False: optax.set_to_zero()}, {"w": True, "n": False}),
     "masked by a function": tko.masked(ADAM, lambda params: jax.tree.map(lambda x: True, params)),
     "masked": tko.masked(ADAM, {"w": True, "n": False}),
-    "selective_transform": tko.selective_transform(ADAM, freeze_mask={"w": False, "n": True}),
-    "freeze": tko.chain(ADAM, tko.freeze({"w": False, "n": True})),
+    "selective_transform": tko.transforms.selective_transform(ADAM, freeze_mask={"w": False, "n": True}),
+    "freeze": tko.chain(ADAM, tko.transforms.freeze({"w": False, "n": True})),
 }
 
 
@@ -281,8 +281,8 @@ SPECS: dict[str, Callable[[Any], Any]] = {
         lambda rate: tko.partition({True: tko.adam(rate), False: tko.sgd(rate)}, mask)
     )(0.1),
     "dtype_preserving": lambda mask: training.store_state(tko.masked(ADAM, mask)),
-    "freeze": lambda mask: tko.chain(ADAM, tko.freeze(mask)),
-    "selective_transform": lambda mask: tko.selective_transform(ADAM, freeze_mask=mask),
+    "freeze": lambda mask: tko.chain(ADAM, tko.transforms.freeze(mask)),
+    "selective_transform": lambda mask: tko.transforms.selective_transform(ADAM, freeze_mask=mask),
 }
 # Which of the models init, update and the spec are given: each pair of two choices is there.
 RAW_OR_FILTERED = [(raw, raw, raw), (raw, filtered_model, filtered_model), (filtered_model, raw, filtered_model)]
@@ -320,7 +320,7 @@ def test_a_mask_or_labels_of_nnx_variables_are_read_by_their_values() -> None:
     groups: dict[Any, Any] = {True: tko.sgd(1.0), False: tko.set_to_zero()}
     for tx in (
         tko.chain(tko.masked(tko.set_to_zero(), others), tko.sgd(1.0)),
-        tko.chain(tko.freeze(others), tko.sgd(1.0)),
+        tko.chain(tko.transforms.freeze(others), tko.sgd(1.0)),
         tko.partition(groups, matrices),
         tko.chain(tko.sgd(1.0), training.scale_by_tree(jax.tree.map(float, matrices))),
     ):

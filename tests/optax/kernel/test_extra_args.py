@@ -15,7 +15,7 @@ from treekit import optax as tko
 WRAPPERS: dict[str, Callable[..., Any]] = {
     "masked": tko.masked,
     "partition": lambda tx, mask, **options: tko.partition({True: tx, False: optax.identity()}, mask, **options),
-    "selective_transform": lambda tx, mask, **_: tko.selective_transform(
+    "selective_transform": lambda tx, mask, **_: tko.transforms.selective_transform(
         tx, freeze_mask=jax.tree.map(lambda trained: not trained, mask)
     ),
 }

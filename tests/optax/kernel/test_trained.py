@@ -164,7 +164,7 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "a group of plain Optax": lambda tx: optax.partition({"n": tx, "w": optax.sgd(0.1)}, {"n": "n", "w": "w"}),
     "a mask": lambda tx: tko.masked(tx, {"n": True, "w": False}),
     "a mask of plain Optax": lambda tx: optax.masked(tx, {"n": True, "w": False}),
-    "all is frozen": lambda tx: tko.selective_transform(tx, freeze_mask=True),
+    "all is frozen": lambda tx: tko.transforms.selective_transform(tx, freeze_mask=True),
     "all is masked out": lambda tx: tko.masked(tx, False),
 }
 

@@ -42,7 +42,7 @@ def threes(base: Any) -> Any:
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "chain": lambda tx: tko.chain(tx),
-    "selective_transform": lambda tx: tko.selective_transform(tx, freeze_mask=False),
+    "selective_transform": lambda tx: tko.transforms.selective_transform(tx, freeze_mask=False),
     "masked": lambda tx: tko.masked(tx, True),
     "MultiSteps": lambda tx: tko.MultiSteps(tx, 2),
     "partition": lambda tx: tko.partition({"a": tx}, "a"),

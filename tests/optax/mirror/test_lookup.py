@@ -1,8 +1,12 @@
 """The namespace: every name of Optax is there, takes raw models and callable specs, and is otherwise Optax's own."""
 
+import copy
 import importlib
 import inspect
+import pickle
+import pydoc
 import re
+import rlcompleter
 import subprocess
 import sys
 from collections.abc import Callable
@@ -135,6 +139,29 @@ def test_reloading_gives_the_same_module_and_names(name: str) -> None:
     assert {key: getattr(module, key) for key in module.__all__} == before
 
 
+@pytest.mark.parametrize("module", [*MODULES, "optax.tree", "optax.tree_utils"])
+def test_functions_are_pickled_and_copied_by_reference_and_have_the_source_of_optax(module: str) -> None:
+    theirs, ours = both(module)
+    for name in (name for name in ours.__all__ if callable(getattr(ours, name))):
+        their, our = getattr(theirs, name), getattr(ours, name)
+        if inspect.isfunction(our):
+            assert pickle.loads(pickle.dumps(our)) is copy.copy(our) is copy.deepcopy(our) is our, name
+        if inspect.isfunction(their) and our.__module__ == ours.__name__:
+            assert inspect.getsource(our) == inspect.getsource(their)
+            assert inspect.getmodule(our) is ours
+
+
+def test_python_helps_with_modules_and_names() -> None:
+    for module in (tko, importlib.import_module("treekit.optax.contrib")):
+        theirs = importlib.import_module(module.__name__.removeprefix("treekit."))
+        complete = rlcompleter.Completer({"o": module}).complete
+        for name in ("muon", "sam") if module is tko.contrib else ("adam", "masked"):
+            assert f"{name}(" in pydoc.plain(pydoc.render_doc(module))
+            found = str(complete(f"o.{name}", 0))
+            assert found.startswith(f"o.{name}") and name in dir(module)
+        assert {*dir(module)} >= {*dir(theirs)}
+
+
 def parameter(x: inspect.Parameter) -> tuple[Any, ...]:
     """Its name, kind and default, unless that is one of which no two are equal."""
     return x.name, x.kind, x.name == "linesearch" or x.default
@@ -249,6 +276,13 @@ def test_a_function_of_several_arguments_that_is_a_tree_is_handed_on(name: str) 
     tx = getattr(tko, name)(cases.Partial(lambda factor, g, p: factor * g, jnp.array(3.0)))
     updates, _ = tx.update(jnp.ones(2), tx.init(jnp.ones(2)), jnp.ones(2))
     cases.assert_close(updates, 3 * jnp.ones(2))
+
+
+def test_a_named_chain_may_be_empty_and_a_chain_not() -> None:
+    cases.same_as_optax(tko.named_chain(), optax.named_chain(), "f32")
+    for o in (tko, optax):
+        with pytest.raises(ValueError, match="received none" if o is tko else "unpack"):
+            o.chain()
 
 
 @needs("optax.experimental.aggregating")

@@ -133,7 +133,7 @@ only_w = {"w": True, "b": False}
 for wrap in (
     lambda tx: o.masked(o.chain(tx, o.scale(1.0)), only_w),
     lambda tx: o.partition({True: tx, False: o.set_to_zero()}, lambda params: only_w),
-    lambda tx: o.selective_transform(tx, freeze_mask=only_w),
+    lambda tx: o.transforms.selective_transform(tx, freeze_mask=only_w),
     lambda tx: o.conditionally_transform(tx, lambda step: step > 1),
     lambda tx: o.apply_if_finite(tx, 3),
 ):

@@ -233,7 +233,7 @@ WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "chain": lambda tx: tko.chain(tko.clip(1.0), tx, tko.scale(0.5)),
     "MultiSteps": lambda tx: tko.MultiSteps(tx, 2),
     "partition": lambda tx: tko.partition({True: tx, False: tko.adam(0.1)}, is_matrix),
-    "selective_transform": lambda tx: tko.selective_transform(tx, freeze_mask=is_matrix),
+    "selective_transform": lambda tx: tko.transforms.selective_transform(tx, freeze_mask=is_matrix),
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),
     "inject_hyperparams": lambda tx: tko.chain(tx, tko.inject_hyperparams(tko.sgd)(0.5)),
     "16 bits": lambda tx: training.store_state(tx, jnp.bfloat16, rounding="stochastic"),
@@ -312,11 +312,13 @@ FROZEN: dict[str, Callable[[Any], Any]] = {
     "made from the params": lambda params: tk.path_mask("layers.0.**", "**.bias")(params),
 }
 FREEZE: dict[str, Callable[[Any], Any]] = {
-    "selective_transform": lambda mask: tko.selective_transform(tko.adamw(0.1, weight_decay=0.5), freeze_mask=mask),
+    "selective_transform": lambda mask: tko.transforms.selective_transform(
+        tko.adamw(0.1, weight_decay=0.5), freeze_mask=mask
+    ),
     "partition": lambda mask: tko.partition({True: tko.set_to_zero(), False: tko.adamw(0.1)}, mask),
-    "freeze": lambda mask: tko.chain(tko.adamw(0.1), tko.freeze(mask)),
+    "freeze": lambda mask: tko.chain(tko.adamw(0.1), tko.transforms.freeze(mask)),
     "in wrappers": lambda mask: tko.MultiSteps(
-        tko.apply_if_finite(tko.selective_transform(tko.adamw(0.1), freeze_mask=mask), 2), 2
+        tko.apply_if_finite(tko.transforms.selective_transform(tko.adamw(0.1), freeze_mask=mask), 2), 2
     ),
 }
 
@@ -366,7 +368,7 @@ MASKS: dict[str, Any] = {
 }
 TAKE_MASKS: dict[str, Callable[[Any], Any]] = {
     "masked": lambda mask: tko.masked(tko.scale(0.5), mask),
-    "selective_transform": lambda mask: tko.selective_transform(tko.sgd(0.1), freeze_mask=mask),
+    "selective_transform": lambda mask: tko.transforms.selective_transform(tko.sgd(0.1), freeze_mask=mask),
     "partition": lambda mask: tko.partition({True: tko.sgd(0.1), False: tko.adam(0.1)}, mask),
     "a factory of Optax": lambda mask: tko.inject_hyperparams(tko.adamw)(0.1, weight_decay=2.0, mask=mask),
 }
@@ -482,7 +484,7 @@ def test_the_function_of_the_guide_takes_a_whole_step_for_nnx_optimizer() -> Non
     The bias is frozen, and the state is rounded as the 16-bit params are.
     """
     in_nnx = function_of("from_flax.md", "in_nnx", jax=jax, jnp=jnp, plain=optax, training=training)
-    adamw = tko.selective_transform(tko.adamw(1e-4), freeze_mask=tk.path_mask("bias"))
+    adamw = tko.transforms.selective_transform(tko.adamw(1e-4), freeze_mask=tk.path_mask("bias"))
     key = jax.random.key(0)
     optimizer = training.store_state(adamw, jnp.bfloat16, rounding="stochastic")
     params = {"kernel": jnp.linspace(-1, 1, 128, dtype=jnp.bfloat16), "bias": jnp.ones(2, jnp.bfloat16)}

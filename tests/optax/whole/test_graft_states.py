@@ -74,7 +74,7 @@ def test_a_state_of_params_that_were_filtered_by_hand_fits_one_of_masked_and_of_
     """None and MaskedNode leave out alike. So was the state that `filtered` made, which treekit had once."""
     mask = tk.path_mask("**.w")
     state = numbered(optax.adam(0.1).init(tk.filter(PARAMS, mask)))
-    selective, _ = tk.graft(tko.selective_transform(tko.adam(0.1), freeze_mask=~mask).init(PARAMS), state)
+    selective, _ = tk.graft(tko.transforms.selective_transform(tko.adam(0.1), freeze_mask=~mask).init(PARAMS), state)
     assert [bool(x.any()) for x in jax.tree.leaves(adams(selective)[0].mu)] == [True] * 4
     got, _ = tk.graft(tko.masked(tko.adam(0.1), mask).init(PARAMS), state)
     assert [bool(x.any()) for x in jax.tree.leaves(adams(got)[0].mu)] == [True] * 4

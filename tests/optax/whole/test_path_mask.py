@@ -80,15 +80,17 @@ NAMED: dict[str, tuple[Any, Any]] = {
 }
 WRAPPED: dict[str, Callable[[Any, Any, Any], Any]] = {  # for a mask that is True in norms, labels, and rates
     "masked": lambda mask, labels, rates: tko.chain(tko.masked(tko.scale(0.0), mask), tko.scale(-1.0)),
-    "selective_transform": lambda mask, labels, rates: tko.selective_transform(tko.sgd(1.0), freeze_mask=mask),
-    "freeze": lambda mask, labels, rates: tko.chain(tko.freeze(mask), tko.scale(-1.0)),
+    "selective_transform": lambda mask, labels, rates: tko.transforms.selective_transform(
+        tko.sgd(1.0), freeze_mask=mask
+    ),
+    "freeze": lambda mask, labels, rates: tko.chain(tko.transforms.freeze(mask), tko.scale(-1.0)),
     "partition": lambda mask, labels, rates: tko.partition({"norm": tko.set_to_zero(), "rest": tko.sgd(1.0)}, labels),
-    "MultiSteps": lambda mask, labels, rates: tko.MultiSteps(tko.chain(tko.freeze(mask), tko.sgd(1.0)), 1),
+    "MultiSteps": lambda mask, labels, rates: tko.MultiSteps(tko.chain(tko.transforms.freeze(mask), tko.sgd(1.0)), 1),
     "injected": lambda mask, labels, rates: tko.chain(
         tko.scale(0.0), tko.inject_hyperparams(tko.adamw)(1.0, weight_decay=1.0, mask=~mask)
     ),
     "nested": lambda mask, labels, rates: tko.partition(
-        {"norm": tko.freeze(mask), "rest": tko.chain(tko.freeze(mask), tko.sgd(1.0))}, labels
+        {"norm": tko.transforms.freeze(mask), "rest": tko.chain(tko.transforms.freeze(mask), tko.sgd(1.0))}, labels
     ),
     "rates": lambda mask, labels, rates: tko.chain(tko.sgd(1.0), training.scale_by_tree(rates)),
 }

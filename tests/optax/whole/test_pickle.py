@@ -11,7 +11,7 @@ from tests.releases import has
 
 ROOT = Path(__file__).parents[3]
 MORE = {
-    "freeze": "optax.chain(optax.sgd(0.1), optax.freeze(IS_WEIGHT))",
+    "freeze": "optax.chain(optax.sgd(0.1), optax.transforms.freeze(IS_WEIGHT))",
     "conditionally": "optax.conditionally_mask(optax.adam(0.1), lambda step: step >= 0)",
     "scale_by_tree": "training.scale_by_tree({'first': 0.1, 'second': 0.2})",
     "f32": "training.store_state(optax.adam(0.1), jnp.float32)",

@@ -171,6 +171,54 @@ def test_an_average_may_start_from_any_number(name: str, step: Any) -> None:
     np.testing.assert_array_equal(np.asarray(ours, complex), np.asarray(theirs, complex))
 
 
+STEPS: dict[str, Any] = {
+    **{"0.9999": 0.9999, "0.999": 0.999, "a third": 1 / 3, "an int": 1},
+    **{"NumPy, 64 bits": np.float64(0.9999), "NumPy, 32 bits": np.float32(0.9999), "an array of NumPy": np.array(0.3)},
+    **{"f32": jnp.float32(0.9999), "bf16": jnp.bfloat16(0.75)},
+}
+
+
+@pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jitted"])
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_an_average_is_that_of_optax_to_the_last_bit(step: Any, jit: Any) -> None:
+    """In the dtype of the old average. `1 - step_size` is as exact as Python and NumPy are, also for bf16."""
+    dtypes, x = ["float16", "bfloat16", "float32"], jnp.linspace(-2, 3, 41)
+    pairs = [(new, old) for new in dtypes for old in dtypes] + [(new, "complex64") for new in (*dtypes, "complex64")]
+    news, olds = ([x.astype(dtype) for dtype in names] for names in zip(*pairs, strict=True))
+
+    def theirs(news: Any, olds: Any, step: Any) -> Any:
+        return cases.cast_like(optax.incremental_update(news, olds, step), olds)
+
+    assert cases.same_bits(jit(tko.incremental_update)(news, olds, step), jit(theirs)(news, olds, step))
+
+
+def test_a_step_of_nearly_1_keeps_the_weight_of_the_old_average() -> None:
+    old = jnp.ones(3)
+    np.testing.assert_allclose(tko.incremental_update(0 * old, old, 0.9999), 1e-4, rtol=1e-7)
+    assert (
+        tko.incremental_update(0 * old.astype(jnp.bfloat16), old.astype(jnp.bfloat16), 0.999).tolist()
+        == [float(jnp.bfloat16(1e-3))] * 3
+    )
+
+
+def renewed(new: Any, old: Any, _: float) -> Any:
+    return tko.periodic_update(new, old, 2, 2)
+
+
+@pytest.mark.parametrize("change", [tko.incremental_update, renewed])
+def test_an_average_and_a_copy_outlive_the_trees_they_are_made_of(change: Any) -> None:
+    """A later step may donate these, and NumPy arrays may change in place."""
+    a, numpy = cases.HasArray(jnp.arange(3)), np.arange(3)
+    new: dict[str, Any] = {"w": ONES, "count": jnp.array(3), "key": jax.random.key(1), "a": a, "numpy": numpy}
+    new = jax.tree.map(lambda x: jnp.copy(x) if isinstance(x, jax.Array) else x, new)
+    average = change(new, {**new, "w": jnp.zeros(2), "key": jax.random.key(0)}, 0.5)
+    wanted = jax.tree.map(np.asarray, {**average, "key": jax.random.key_data(average["key"])})
+    jax.jit(lambda *arrays: arrays, donate_argnums=(0, 1, 2, 3))(*(new[key] for key in ("w", "count", "key")), a.value)
+    numpy += 5
+    assert new["count"].is_deleted()
+    assert_trees_same(jax.tree.map(np.asarray, {**average, "key": jax.random.key_data(average["key"])}), wanted)
+
+
 def test_python_numbers_are_averaged_by_python_as_in_optax() -> None:
     """In JAX, an integer of more than 32 bits would raise."""
     new, old = {"n": 2**41}, {"n": 2**40}
@@ -184,7 +232,9 @@ def test_what_has_no_average_is_taken_from_the_new() -> None:
         *((jax.random.key(1), jax.random.key(0)), (jnp.sin, jnp.tanh), (ONES, jnp.tanh), (3, 3)),
     ]
     for new, old in pairs:
-        assert tko.incremental_update({"x": new}, {"x": old}, 0.5)["x"] is new
+        taken = tko.incremental_update({"x": new}, {"x": old}, 0.5)["x"]
+        assert_trees_same(taken, new)
+        assert (taken is new) == (not eqx.is_array(new))  # an array is a copy
     five, one = (cases.HasArray(jnp.array(n)) for n in (5, 1))
     assert cast(Any, tko.incremental_update(five, one, 0.5)) == 5
     model = {"depth": 3, "train": True, "rate": jnp.array(0.5)}
@@ -222,7 +272,9 @@ def test_is_leaf_is_asked_as_in_optax_and_an_init_alone_will_do() -> None:
 
 ONLY_W = {"w": True, "b": False}
 MAPPED: dict[str, Callable[[], Any]] = {
-    "selective_transform": lambda: tko.selective_transform(tko.adam(0.1), freeze_mask={"w": False, "b": True}),
+    "selective_transform": lambda: tko.transforms.selective_transform(
+        tko.adam(0.1), freeze_mask={"w": False, "b": True}
+    ),
     "masked": lambda: tko.adamw(0.1, mask=ONLY_W),
     "partition": lambda: tko.partition({True: tko.adam(0.1), False: tko.sgd(0.1)}, ONLY_W),
     "inject": lambda: tko.inject_hyperparams(tko.adamw)(optax.linear_schedule(1.0, 0.0, 5), mask=ONLY_W),

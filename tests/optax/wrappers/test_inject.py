@@ -17,7 +17,7 @@ import pytest
 import treekit as tk
 import treekit.typing as typed
 from tests.optax import cases
-from tests.releases import enable_x64
+from tests.releases import enable_x64, needs
 from treekit import optax as tko
 
 inject = tko.inject_hyperparams
@@ -153,10 +153,16 @@ SAYS: dict[str, tuple[Any, str, str]] = {
     "labels": (factory_of(typed.Labels), "static", "static"),
     "optax's mask": (factory_of(inspect.signature(optax.adamw).parameters["mask"].annotation), "static", "static"),
     "a function of the params": (factory_of(Callable[[optax.Params], Any]), "static", "static"),
-    "of two arguments": (factory_of(Callable[[Any, Any], Any] | object), "schedule", "number"),
-    "of any arguments": (factory_of(Callable[..., Any] | object), "schedule", "number"),
-    "of anything": (factory_of(Callable[[Any], Any]), "schedule", "number"),
+    "of two arguments": (factory_of(Callable[[Any, Any], Any] | object), "undecided", "number"),
+    "of any arguments": (factory_of(Callable[..., Any] | object), "undecided", "number"),
+    "of anything": (factory_of(Callable[[Any], Any]), "undecided", "number"),
+    "of arrays": (factory_of(Callable[[jax.Array], jax.Array]), "undecided", "number"),
+    "a function": (factory_of(Callable), "undecided", "number"),
+    "typing's function": (factory_of(typing.Callable), "undecided", "number"),
+    "a function or None": (factory_of(typing.Optional[Callable[[Any], Any]]), "undecided", "number"),  # noqa: UP045
     "a rate": (factory_of(optax.ScalarOrSchedule), "schedule", "number"),
+    "a schedule": (factory_of(optax.Schedule), "schedule", "number"),
+    "a float": (factory_of(float), "schedule", "number"),
     "an int": (factory_of(int), "schedule", "static"),
     "an int or None": (factory_of(int | None), "schedule", "static"),
     "an optional int": (factory_of(typing.Optional[int]), "schedule", "static"),  # noqa: UP045
@@ -166,13 +172,33 @@ SAYS: dict[str, tuple[Any, str, str]] = {
 
 @pytest.mark.parametrize("factory, of_function, of_int", SAYS.values(), ids=SAYS)
 def test_the_parameter_says_what_a_function_and_an_int_are(factory: Any, of_function: str, of_int: str) -> None:
-    function: Any = cases.schedule if of_function == "schedule" else never
-    assert sort(function, factory=factory)[0] == of_function
+    (name,) = inspect.signature(factory).parameters
+    if of_function == "undecided":
+        with pytest.raises(TypeError, match=f"{name!r} of factory .* static_args={name!r}.* `only`"):
+            inject(factory)(never)
+        assert sort(cases.schedule, factory=factory, only=name)[0] == "schedule"
+        assert sort(never, factory=factory, static_args=name) == ("static", never)
+    else:
+        function: Any = cases.schedule if of_function == "schedule" else never
+        assert sort(function, factory=factory)[0] == of_function
     for value in (2, np.int64(2)):
         assert sort(value, factory=factory)[0] == of_int
-        assert sort(value, factory=factory, only=next(iter(inspect.signature(factory).parameters)))[0] == "number"
+        assert sort(value, factory=factory, only=name)[0] == "number"
     assert sort(True, factory=factory)[0] == "static"
     assert sort(0.5, factory=factory)[0] == ("static" if of_function == "static" else "number")
+
+
+@needs("optax.contrib.adopt")
+def test_a_function_of_arrays_of_optax_is_passed_on_if_it_is_named() -> None:
+    params, clip = cases.arrays(), lambda count: 0.5 * (1 + count)
+    given: list[dict[str, Any]] = [{}, {"clip_value_fn": clip}]
+    for options in given:
+        ours: Any = inject(tko.contrib.adopt, static_args="clip_value_fn")(0.1, **options)
+        theirs: Any = optax.contrib.adopt(0.1, **options)
+        assert "clip_value_fn" not in ours.init(params).hyperparams
+        cases.assert_close(
+            ours.update(params, ours.init(params), params)[0], theirs.update(params, theirs.init(params), params)[0]
+        )
 
 
 def with_default(rate: float, f: Callable[[Any], Any] = jnp.tanh, count: int = 3) -> Any:
@@ -316,6 +342,19 @@ def test_a_rate_may_be_traced_and_differentiated(make: Any) -> None:
     assert float(jax.grad(after)(jnp.array(0.1))) == pytest.approx(-2.0)
 
 
+@needs("optax>=0.2.6")
+def test_reduce_on_plateau_is_injected_under_jit_without_what_it_checks() -> None:
+    params = cases.arrays()
+    tx = inject(tko.contrib.reduce_on_plateau, static_args=("factor", "rtol", "atol"))(factor=0.5, patience=1)
+    plain, losses = optax.contrib.reduce_on_plateau(factor=0.5, patience=1), [1.0, 1.0, 1.0, 1.0]
+    state, expected = jax.jit(tx.init)(params), plain.init(params)
+    for loss in losses:
+        updates, state = jax.jit(tx.update)(params, state, params, value=loss)
+        wanted, expected = plain.update(params, expected, params, value=loss)
+        cases.assert_close(updates, wanted)
+    assert float(optax.tree.get(state, "scale")) < 1
+
+
 # --------------------------------------------------------------------------------------------- the state and its dtypes
 
 
@@ -428,6 +467,61 @@ def test_a_hyperparameter_written_into_the_state_in_its_dtype_is_not_traced_agai
         state.hyperparams[RATE] = value
         updates, state = step(state)
         assert (float(updates[0]), len(traces)) == (-float(value), traced)
+
+
+def in_numpy(value: float) -> Any:
+    """An array in memory that JAX shares on a CPU, since it is aligned."""
+    buffer = np.full(32, value, np.float32)
+    start = -buffer.ctypes.data % 64 // buffer.itemsize
+    return buffer[start : start + 1].reshape(())
+
+
+class Constant(optax.schedules.StatefulSchedule):
+    """A schedule that returns, and has for its state, an array of the user's own."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def init(self) -> Any:
+        return self.value
+
+    def update(self, state: Any, **extra: Any) -> Any:
+        return state
+
+    def __call__(self, state: Any, **extra: Any) -> Any:
+        return self.value
+
+
+OWN: dict[str, Callable[[Any], Any]] = {
+    "a number": lambda x: x,
+    "a schedule": lambda x: lambda count: x,
+    "a stateful schedule": Constant,
+}
+
+
+@pytest.mark.parametrize("make", OWN.values(), ids=OWN)
+def test_a_state_shares_no_array_with_the_user(make: Callable[[Any], Any]) -> None:
+    """A donated step deletes those of the state, and a user writes to those of NumPy."""
+    params = jnp.ones(2)
+
+    def states(rate: Any) -> list[Any]:
+        tx = inject(optax.sgd)(make(rate))
+        first = tx.init(params)
+        _, second = tx.update(params, first, params)
+        return [first, second]
+
+    rate = jnp.float32(0.5)
+    jax.tree.map(lambda x: x.delete(), states(rate))
+    assert float(rate) == 0.5
+
+    written = in_numpy(0.5)
+    before = states(written)
+    before[0].hyperparams[RATE] = written
+    before += [inject(optax.sgd)(0.5).update(params, before[0], params)[1]] if make is OWN["a number"] else []
+    before[0].hyperparams[RATE] = 0.5
+    expected = jax.tree.map(float, before)
+    written[...] = 0.25
+    assert jax.tree.map(float, before) == expected
 
 
 STRICT: dict[str, Callable[[], Any]] = {

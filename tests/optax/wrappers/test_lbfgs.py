@@ -46,9 +46,9 @@ def vectors(params: Any) -> Any:
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "bare": lambda tx: tx,
-    "masked": lambda tx: optax.chain(tko.masked(tx, cases.mask_of), tko.freeze(vectors)),
+    "masked": lambda tx: optax.chain(tko.masked(tx, cases.mask_of), tko.transforms.freeze(vectors)),
     "partition": lambda tx: tko.partition({True: tx, False: optax.set_to_zero()}, cases.mask_of),
-    "selective_transform": lambda tx: tko.selective_transform(tx, freeze_mask=False),
+    "selective_transform": lambda tx: tko.transforms.selective_transform(tx, freeze_mask=False),
     "dtype_preserving": lambda tx: training.store_state(tx),
     "multi_steps": lambda tx: tko.MultiSteps(tx, 1).gradient_transformation(),
     "apply_if_finite": lambda tx: tko.apply_if_finite(tx, 2),

@@ -224,7 +224,7 @@ WRAPPERS_OF_INSTANCES: dict[str, Callable[[Any], Any]] = {
     "named_chain": lambda ms: tko.named_chain(("clip", tko.clip(1e6)), ("steps", ms)),
     "masked": lambda ms: tko.masked(ms, True),
     "partition": lambda ms: tko.partition({"a": ms}, "a"),
-    "selective_transform": lambda ms: tko.selective_transform(ms, freeze_mask=False),
+    "selective_transform": lambda ms: tko.transforms.selective_transform(ms, freeze_mask=False),
     "apply_if_finite": lambda ms: tko.apply_if_finite(ms, 3),
     "MultiSteps": lambda ms: tko.MultiSteps(ms, 1),
 }

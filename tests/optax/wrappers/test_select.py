@@ -22,7 +22,7 @@ MODEL = cases.model()
 
 
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
-    "selective_transform": lambda tx: tko.selective_transform(tx, freeze_mask=False),
+    "selective_transform": lambda tx: tko.transforms.selective_transform(tx, freeze_mask=False),
     "masked": lambda tx: tko.masked(tx, cases.mask_of),
     "partition": lambda tx: tko.partition({True: tx, False: optax.sgd(0.1)}, cases.mask_of),
     "masked_twice": lambda tx: tko.masked(tko.masked(tx, cases.mask_of), lambda params: True),
@@ -59,7 +59,7 @@ def test_what_is_frozen_has_no_state_and_a_zero_update_unless_its_gradient_is_mi
     only = {"w": params["w"]}
     by_norm = optax.stateless(lambda g, p: jax.tree.map(lambda x: optax.tree.norm(p) * x, g))
     alone = optax.chain(optax.trace(0.9), by_norm)
-    tx = tko.selective_transform(alone, freeze_mask=FREEZE_B[name])
+    tx = tko.transforms.selective_transform(alone, freeze_mask=FREEZE_B[name])
     state = tx.init(params)
     assert not jax.tree.leaves(optax.tree.get(state, "trace")["b"])
     update = eqx.filter_jit(tx.update) if jitted else tx.update
@@ -81,7 +81,7 @@ LINKS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", LINKS)
 def test_what_is_frozen_does_not_move_in_a_chain_whose_other_links_only_transform_gradients(name: str) -> None:
     first = params = cases.arrays()
-    frozen = tko.selective_transform(tko.sgd(0.1), freeze_mask={"w": False, "b": True})
+    frozen = tko.transforms.selective_transform(tko.sgd(0.1), freeze_mask={"w": False, "b": True})
     tx = tko.chain(frozen, LINKS[name]())
     state = tx.init(params)
     for _ in range(2):
@@ -128,8 +128,8 @@ def test_a_bool_of_any_sort_stands_for_the_whole_tree(kind: str, keep: Any) -> N
 
 TAKE_MASKS: dict[str, Callable[[Any], Any]] = {
     "masked": lambda mask: tko.masked(tko.sgd(0.1), mask),
-    "freeze": tko.freeze,
-    "selective_transform": lambda mask: tko.selective_transform(tko.sgd(0.1), freeze_mask=mask),
+    "freeze": tko.transforms.freeze,
+    "selective_transform": lambda mask: tko.transforms.selective_transform(tko.sgd(0.1), freeze_mask=mask),
     "adamw": lambda mask: tko.adamw(1e-3, mask=mask),
     "inject_hyperparams": lambda mask: tko.inject_hyperparams(tko.adamw)(1e-3, mask=mask),
     "partition": lambda mask: tko.partition({True: tko.sgd(0.1), False: tko.adam(0.1)}, mask),

@@ -21,6 +21,7 @@ from treekit._compare.prefix import flatten_updates, updates_mismatch
 from treekit._select.trainable import declared_frozen, declares
 from treekit.optax._kernel.extra_args import view_extra_args
 from treekit.optax._kernel.misfit import check_fits, explained, note_none
+from treekit.optax._kernel.notes import note_transformation
 from treekit.optax._kernel.preserve import as_init_makes, first_state, is_complex, keep_state, keep_updates
 from treekit.optax._kernel.state_map import (
     FOLLOWS_PARAMS,
@@ -65,6 +66,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             return first_state(inner_init(inside), inside)
         except Exception as error:
             note_none(error, inside)
+            note_transformation(error, inside)
             raise
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
@@ -86,6 +88,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             like = inside.params if has_params else trained(inside.updates)
             if better := explained(error, inner_init, state, inside.updates, like, has_params):
                 raise better from error
+            note_transformation(error, inside.updates, inside.params)
             raise
 
     return with_core(init, update, core)

@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import optax
+
 from treekit._arrays.codes import is_codes
 from treekit._base.describe import count, describe, describe_error
 from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
@@ -44,6 +46,11 @@ def explained(
         return None
     differences = _differences(init, state, like)
     if not differences and has_params:
+        if differences is None and any(map(_is_masked, jtu.tree_leaves(state, is_leaf=_is_masked))):
+            error.add_note(
+                "Does a function that returns a mask or labels look at values? It is called with the params in init, "
+                "and with the updates in update, where it must select the same leaves: let it look at shapes and dtypes"
+            )
         return _of_gradients(error, updates, like)
     if not differences:
         if _differences(init, state, updates):
@@ -106,12 +113,19 @@ def _has_integers(x: object) -> bool:
     return not issubdtype(getattr(x, "dtype", None), jnp.inexact) and is_array(x) and x.ndim > 0
 
 
-def _differences(init: Callable[[Any], Any], state: OptState, params: Params) -> TreeDiff:
-    """Return where a state differs from the one that `init` makes in structure, shape, or kind of dtype."""
-    with contextlib.suppress(Exception):  # an init that fails, or cannot be traced, does not tell
+def _is_masked(x: object) -> bool:
+    return isinstance(x, optax.MaskedNode)
+
+
+def _differences(init: Callable[[Any], Any], state: OptState, params: Params) -> TreeDiff | None:
+    """Return where a state differs from the one that `init` makes in structure, shape, or kind of dtype.
+
+    None if that is not known, since `init` fails or cannot be traced, as with a mask that looks at values.
+    """
+    with contextlib.suppress(Exception):
         wanted = untyped.eval_shape(init, params)
         return TreeDiff(itertools.chain(*map(_compare, walk_pairs(state, wanted, plainly_equal, exact=False))))
-    return TreeDiff()
+    return None
 
 
 def _compare(pair: Pair) -> Iterator[Difference]:

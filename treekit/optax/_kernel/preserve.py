@@ -1,4 +1,10 @@
-"""Preserve the dtypes, the structure and the shapes of state and updates."""
+"""Preserve the dtypes, the structure and the shapes of state and updates.
+
+Who casts when? The boundary casts what the outermost core returns. Inside, a cast is made only where somebody relies on
+it: `preserving` around a step that may not run, since both ways need equal types (`MultiSteps`, `apply_if_finite` and
+similar), and around one whose results are rounded (`store_state`); `preserving_updates` around a link of a chain, since
+the next one may not accept the updates of an injected rate, which is f32 at least.
+"""
 
 import contextlib
 import functools
@@ -57,12 +63,23 @@ def _is_of_lookahead(x: object) -> bool:
 
 
 def preserving(core: Core) -> Core:
-    """Preserve what a core is given: for a wrapper that needs equal types of a step that runs and one that does not."""
+    """Return a core that preserves what it is given, as the boundary does."""
     inner_init, inner_update = core
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         new_updates, new_state = inner_update(updates, state, params, **extra)
         return keep_updates(updates, params, new_updates), keep_state(state, params, new_state)
+
+    return Core(inner_init, update)
+
+
+def preserving_updates(core: Core) -> Core:
+    """Return a core that preserves the dtypes of the updates; whoever contains it preserves those of its state."""
+    inner_init, inner_update = core
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        new_updates, new_state = inner_update(updates, state, params, **extra)
+        return keep_updates(updates, params, new_updates), new_state
 
     return Core(inner_init, update)
 

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from treekit._arrays.map import cast_tree_like
 from treekit._base.describe import describe
-from treekit._base.dtype import shape_of
-from treekit._base.jax import jtu
+from treekit._base.dtype import copied, shape_of
+from treekit._base.jax import is_ref, jtu
 from treekit._base.key_path import flatten_with_names, is_variable, leaf_path_text, path_text
 from treekit._base.predicates import can_be_trained
 from treekit._base.tree import children_of
@@ -32,13 +32,17 @@ def ancestors(state: OptState, path: KeyPath) -> list[tuple[Any, Any]]:
 
 
 def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Callable[[KeyPath, Any, Any], Any]) -> T:
-    """Replace each param of which one of the trees has an array by `value(path of that tree, array, param)`."""
+    """Replace each param of which one of the trees has an array by `value(path of that tree, array, param)`.
+
+    The result is a tree of arrays of its own: others are copied, and what a reference refers to now.
+    """
     leaves, treedef = jtu.tree_flatten(params)
-    replaced = set[int]()
+    leaves = [x[...] if is_ref(x) else x for x in leaves]
+    values: dict[int, Any] = {}
     for path, tree in trees.items():
         parts = _parts(tree, params, f"{what} in the state")
         for i, x in [(i, x) for i, x in enumerate(parts) if x is not None]:
-            if i in replaced:
+            if i in values:
                 paths = ", ".join(map(path_text, trees))
                 raise ValueError(f"the state has several {what}, at {paths}: pass the part that has the one you mean")
             if not jtu.all_leaves([x]) or shape_of(x) != shape_of(leaves[i]):
@@ -46,10 +50,10 @@ def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Ca
                     f"the {what} in the state do not fit the params: at {leaf_path_text(params, i)}, the params have "
                     f"{describe(leaves[i])}, and the {what} {describe(x)}. Pass the params that are trained"
                 )
-            replaced.add(i)
-            if can_be_trained(leaves[i]):
-                leaves[i] = value(path, x, leaves[i])
-    return cast_tree_like(params, treedef.unflatten(leaves))
+            values[i] = value(path, x, leaves[i]) if can_be_trained(leaves[i]) else copied(leaves[i])
+    own = [values[i] if i in values else copied(x) for i, x in enumerate(leaves)]
+    out: T = cast_tree_like(treedef.unflatten(leaves), treedef.unflatten(own))
+    return out
 
 
 def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:

@@ -12,9 +12,9 @@ import optax
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._mirror.ours import OURS
 from treekit.optax._mirror.tree_functions import apply_to_parameters, is_on_trees
-from treekit.optax._wrappers.factories import ORIGINALS, OptaxCall
+from treekit.optax._wrappers.call import ORIGINALS, bind, check_numbers, converted
 
-_WRAPPED: dict[Any, Any] = {}  # each function of Optax that has been looked up, and what stands in its place
+_WRAPPED: dict[Any, Any] = {}  # what stands in the place of each function of Optax that has been looked up
 
 
 def wrap(value: Any, name: str, module: str) -> Any:
@@ -33,7 +33,7 @@ def wrap(value: Any, name: str, module: str) -> Any:
     if not (on_trees or _makes_transformations(value)):
         return value
     wrapped = _WRAPPED[value] = (apply_to_parameters if on_trees else wrap_factory)(value, name)
-    wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name
+    wrapped.__module__, wrapped.__name__, wrapped.__qualname__ = module, name, name  # by which it is pickled
     return wrapped
 
 
@@ -61,9 +61,9 @@ def wrap_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        call = OptaxCall(factory, name, args, kwargs)
-        call.check_numbers(schedules=False)
-        made: Any = call.make({})
+        call = bind(factory, name, args, kwargs)
+        check_numbers(call, schedules=False)
+        made: Any = converted(call).make({})
         # Not every function without annotations is a factory: `sigmoid_binary_cross_entropy` is a loss.
         is_transformation = type(made) in (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
         return at_boundary(made) if is_transformation else made

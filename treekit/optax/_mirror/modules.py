@@ -43,7 +43,10 @@ def _is_submodule(value: object, name: str) -> bool:
 
 
 def add_submodules() -> None:
-    """Let Python import each submodule of Optax from `treekit.optax`. In the folders there are only their stubs."""
+    """Add a module for each submodule of Optax to `sys.modules`, where Python looks for `treekit.optax.contrib` first.
+
+    They are made of what Optax has, since a later release may have others. The folders here only have their stubs.
+    """
     modules: Any = sys.modules  # its type does not have None
     for name, theirs in vars(optax).items():
         if _is_submodule(theirs, name):
@@ -52,7 +55,7 @@ def add_submodules() -> None:
             ours = module_from_spec(ModuleSpec(path, None, is_package=True))
             get, dir_, public = names_of(theirs)
             vars(ours).update(__doc__=theirs.__doc__, __getattr__=get, __dir__=dir_, __all__=public)
-            modules.setdefault(path, ours)
-    # Python would import the folder of one that this release of Optax does not have as a module without names.
+            modules.setdefault(path, ours)  # on reload, they stay
+    # Without a module, Python would import a folder of stubs as one without names. For None, it finds no module.
     for folder in _FOLDER.glob("[a-z]*/"):
         modules.setdefault(f"treekit.optax.{folder.name}", None)

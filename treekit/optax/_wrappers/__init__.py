@@ -2,7 +2,9 @@
 
 - `select`: on which leaves does it run? `specs`: which leaves do a mask and labels mean?
 - `multi_steps`, `conditional`: does this step run, or is it held?
-- `factories`: what do the parameters of a factory say? `inject`: is this argument a number, a schedule, or passed on?
+- `parameters`: what does a parameter of a factory say? `call`: what does Optax understand of its arguments, such as
+  a link of a `chain`? `traced`: what can they not decide under jit?
+- `inject`: is this argument a number, a schedule, or passed on?
 - `apply`: how are updates added to params? `lbfgs`: how does a line search run on a model?
 - `monitor`: measurements of the updates; `update`: an average of the params, or a copy
 """

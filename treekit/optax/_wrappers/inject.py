@@ -1,12 +1,14 @@
 """`inject_hyperparams`: store hyperparameters in the state, where you can read and change them while training.
 
 Is an argument of a factory a number, a schedule, or static? Its type, and the name, annotation and default of its
-parameter decide. Nothing is called to find out."""
+parameter decide (`classify`). Nothing is called to find out.
+"""
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -18,13 +20,15 @@ from treekit._arrays.round import widen
 from treekit._base.describe import describe, describe_error, describe_value
 from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen, unshared
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.predicates import is_array, is_inexact_array, is_narrow, is_real_number, is_truly_callable
+from treekit._base.predicates import is_array, is_inexact_array, is_narrow, is_real_number, is_traced, is_truly_callable
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._select.filter import TreeSpec
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
-from treekit.optax._kernel.transformation import GradientTransformation, core_of
-from treekit.optax._wrappers.factories import Call, Parameter, call_of, read_signature
+from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
+from treekit.optax._wrappers.call import Call, call_of, converted
+from treekit.optax._wrappers.parameters import Parameter, read_signature
+from treekit.optax._wrappers.traced import HAS_NO_VALUE, named_schedule
 
 
 def inject_hyperparams(
@@ -46,13 +50,17 @@ def inject_hyperparams(
     4. a hyperparameter: a number or an array, except that an int is static if the annotation is `int` or `int | None`;
     5. a schedule: a stateful schedule;
     6. static: a callable that is the parameter's default, and a `treekit.path_mask`;
-    7. a schedule: any callable for a parameter that is annotated like Optax's learning rates, and any function, in the
-       sense of `treekit.is_truly_callable`, for another parameter, as in Optax;
-    8. static: anything else (models, masks made from them, transformations, tuples of settings).
+    7. a schedule: any callable for a parameter that is annotated like Optax's learning rates, `optax.ScalarOrSchedule`;
+    8. static: anything that is not a function in the sense of `treekit.is_truly_callable` (models, masks made from
+       them, transformations, tuples of settings);
+    9. an error: a function whose parameter is annotated as another `Callable`, such as `clip_value_fn` of
+       `optax.contrib.adopt`. Name it in `static_args`, or, if it is a schedule, in `only`;
+    10. a schedule: any other function, as in Optax.
 
     Arguments collected by `**kwargs` count too. A schedule is called once in `init` and once in each update. So `init`
     raises for a function of the params whose parameter does not say what it is: annotate it, or name it in
-    `static_args`.
+    `static_args`. Under `jax.jit` a hyperparameter has no value in Python, so the factory cannot check it, as
+    `optax.contrib.reduce_on_plateau` checks its `factor`: such an argument must be static too.
 
     Args:
         inner_factory: a function of hyperparameters that returns a transformation, such as `optax.adam`.
@@ -61,8 +69,8 @@ def inject_hyperparams(
             float64 params), for ints too, so that any real number can replace a hyperparameter. An array keeps its
             dtype. Ints stay integers if the name of the parameter ends in "key" or "seed", its annotation is an int or
             an array of them, or its default is an int and its annotation `ArrayLike`.
-        only: the name, or names, of the parameters that become hyperparameters, even if they are ints; all others are
-            static. By default, every parameter that can.
+        only: the name, or names, of the parameters that become hyperparameters, even if they are ints, or functions
+            of which rule 9 would raise an error; all others are static. By default, every parameter that can.
 
     Returns:
         A function with the signature of `inner_factory`; the state of the transformation that it returns is an
@@ -74,10 +82,10 @@ def inject_hyperparams(
         ValueError: `static_args` or `only` names a parameter that `inner_factory` does not have, or both name the same
             parameter.
         TypeError: `inner_factory` is not a function. Or, raised by the function that is returned: `only` names an
-            argument that is neither a number nor a schedule, or `*args` gathers some, which have no names. Or, raised
-            by `init`: a schedule does not return one real number, or a number does not fit its dtype, such as an int
-            that float32 cannot hold. Or, raised by `update`: the state was made with a number for an argument that is
-            now a schedule, or the reverse. Each message names the argument.
+            argument that is neither a number nor a schedule, rule 9 applies, or `*args` gathers some, which have no
+            names. Or, raised by `init`: a schedule does not return one real number, or a number does not fit its
+            dtype, such as an int that float32 cannot hold. Or, raised by `update`: the state was made with a number
+            for an argument that is now a schedule, or the reverse. Each message names the argument.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -102,8 +110,11 @@ def inject_hyperparams(
 
     @functools.wraps(inner_factory)
     def factory(*args: object, **kwargs: object) -> GradientTransformation[InjectStatefulHyperparamsState]:
-        injected = _Injected(call_of(inner_factory, args, kwargs), static, required, hyperparam_dtype)
-        return at_boundary(optax.GradientTransformationExtraArgs(injected.init, injected.update))
+        call, of_optax = call_of(inner_factory, args, kwargs)
+        arguments = _named_arguments(call, static, required)
+        kinds = _kinds(call.name, arguments, static, required)
+        injected = _Injected(converted(call) if of_optax else call, arguments, kinds, hyperparam_dtype)
+        return at_boundary(Core(injected.init, injected.update))
 
     return factory
 
@@ -124,7 +135,10 @@ def _names_of_parameters(what: str, given: Any, signature: inspect.Signature) ->
     return names
 
 
-def classify(value: object, parameter: Parameter) -> Literal["static", "number", "schedule"]:
+Kind = Literal["static", "number", "schedule", "undecided"]
+
+
+def classify(value: object, parameter: Parameter) -> Kind:
     """Return whether an argument is passed on unchanged, a number or an array, or a schedule.
 
     Its type decides, and what its parameter says: the first rule that applies.
@@ -141,7 +155,11 @@ def classify(value: object, parameter: Parameter) -> Literal["static", "number",
         return "schedule"
     if not callable(value) or value is parameter.default or isinstance(value, TreeSpec):
         return "static"
-    return "schedule" if parameter.role == "schedule" or is_truly_callable(value) else "static"
+    if parameter.role == "schedule":
+        return "schedule"
+    if not is_truly_callable(value):
+        return "static"
+    return "undecided" if parameter.role == "function" else "schedule"
 
 
 def is_number_or_array(value: object) -> bool:
@@ -151,67 +169,98 @@ def is_number_or_array(value: object) -> bool:
     return is_array(value) and not isinstance(value, np.bool_) and dtype_of(value) is not None
 
 
+class _Argument(NamedTuple):
+    """An argument, and what its parameter says."""
+
+    value: Any
+    parameter: Parameter
+
+
+def _named_arguments(call: Call, static: set[str], only: set[str] | None) -> dict[str, _Argument]:
+    """Return the arguments of a call by name, with defaults, and with those that `**kwargs` gathers."""
+    arguments: dict[str, _Argument] = {}
+    for name, x in call.signature.parameters.items():
+        value = call.arguments.get(name, x.default)
+        if value is inspect.Parameter.empty:
+            continue
+        if x.kind is inspect.Parameter.VAR_POSITIONAL and value and only is None and name not in static:
+            raise TypeError(
+                f"inject_hyperparams stores arguments by name, and *{name} of {call.name} gathers them without names: "
+                f"{describe_value(value)}. Inject a function that names them: lambda learning_rate: "
+                f"{call.name}(learning_rate). To pass them on unchanged: static_args={name!r}"
+            )
+        arguments[name] = _Argument(value, call.parameters[name])
+    for name, value in call.gathered.items():
+        if name not in arguments:  # one that shares the name of a positional-only parameter is static
+            keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+            arguments[name] = _Argument(value, Parameter.of(keyword))
+    if missing := sorted((only or set()) - arguments.keys()):  # possible only with `**kwargs`
+        raise TypeError(
+            f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
+            f"are {', '.join(arguments)}"
+        )
+    return arguments
+
+
+def _kinds(factory: str, arguments: dict[str, _Argument], static: set[str], only: set[str] | None) -> dict[str, Kind]:
+    """Return what each argument is, by name, as `static_args` and `only` say, or else as `classify` does."""
+
+    def kind_of(name: str, x: _Argument) -> Kind:
+        if name in static or (only is not None and name not in only):
+            return "static"
+        kind = classify(x.value, x.parameter)
+        if only is not None:  # it names this one
+            if kind == "static" and not is_number_or_array(x.value):
+                raise TypeError(
+                    f"inject_hyperparams(..., only=...) names {name!r}, which is neither a number nor a schedule: "
+                    f"{describe_value(x.value)}"
+                )
+            return "number" if is_number_or_array(x.value) else "schedule"
+        if kind == "undecided":
+            raise TypeError(
+                f"the argument {name!r} of {factory} is {describe_value(x.value)}, and its annotation, a Callable, "
+                f"does not say whether it is a schedule. To pass it on unchanged, name it: static_args={name!r}. If it "
+                "is a schedule, list it with the other hyperparameters in `only`, or annotate it as optax.Schedule"
+            )
+        return kind
+
+    return {name: kind_of(name, x) for name, x in arguments.items()}
+
+
 class _Injected:
     """The core of a transformation whose hyperparameters are in its state.
 
     Attributes:
         call: the call of the factory.
-        by_name: each argument with what its parameter says; those that `**kwargs` gathers have their own names.
-        numbers: those that are hyperparameters.
+        arguments: its arguments by name.
+        numbers: those that are numbers.
         schedules: those that are schedules, as stateful ones.
     """
 
     def __init__(
-        self, call: Call, static: set[str], required: set[str] | None, hyperparam_dtype: DTypeLike | None
+        self, call: Call, arguments: dict[str, _Argument], kinds: dict[str, Kind], hyperparam_dtype: DTypeLike | None
     ) -> None:
-        self.call, self._hyperparam_dtype = call, hyperparam_dtype
-        parameters = call.signature.parameters
-        values = {name: call.arguments.get(name, x.default) for name, x in parameters.items()}
-        self.by_name = {
-            name: (call.parameters[name], x) for name, x in values.items() if x is not inspect.Parameter.empty
+        self.call, self.arguments, self._hyperparam_dtype = call, arguments, hyperparam_dtype
+        self.numbers = {name: x.value for name, x in arguments.items() if kinds[name] == "number"}
+        self.schedules: dict[str, Any] = {
+            name: x.value
+            if isinstance(x.value, StatefulSchedule)
+            else WrappedSchedule(named_schedule(x.value, f"{name} of {call.name}"))
+            for name, x in arguments.items()
+            if kinds[name] == "schedule"
         }
-        for name, x in call.gathered.items():
-            if name not in self.by_name:  # one that shares the name of a positional-only parameter is static
-                keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-                self.by_name[name] = Parameter.of(keyword), x
-        for name, x in call.arguments.items():
-            is_unnamed = parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-            if is_unnamed and x and required is None and name not in static:
-                raise TypeError(
-                    f"inject_hyperparams stores arguments by name, and *{name} of {call.name} gathers them without "
-                    f"names: {describe_value(x)}. Inject a function that names them: lambda learning_rate: "
-                    f"{call.name}(learning_rate). To pass them on unchanged: static_args={name!r}"
-                )
-        if missing := sorted((required or set()) - self.by_name.keys()):  # possible only with `**kwargs`
-            raise TypeError(
-                f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
-                f"are {', '.join(self.by_name)}"
-            )
-        self.numbers: dict[str, Any] = {}
-        self.schedules: dict[str, Any] = {}
-        for name, (parameter, value) in self.by_name.items():
-            if name in static or (required is not None and name not in required):
-                continue
-            kind = classify(value, parameter)
-            if kind == "number" or (required is not None and is_number_or_array(value)):
-                self.numbers[name] = value
-            elif kind == "schedule":
-                self.schedules[name] = value if isinstance(value, StatefulSchedule) else WrappedSchedule(value)
-            elif required is not None:
-                raise TypeError(
-                    f"inject_hyperparams(..., only=...) names {name!r}, which is neither a number nor a schedule: "
-                    f"{describe_value(value)}"
-                )
 
     def init(self, params: Params) -> optax.InjectStatefulHyperparamsState:
         dtype = self._float_dtype(params)
-        states = {name: jtu.tree_map(strengthen, schedule.init()) for name, schedule in self.schedules.items()}
+        states = {name: jtu.tree_map(_own, schedule.init()) for name, schedule in self.schedules.items()}
         values = {**self.numbers, **{name: self._first_value(name, x) for name, x in states.items()}}
-        stored = [self._store(name, x, dtype) for name, x in values.items()]
         # A donated step deletes the arrays of the state, so none of them may be the user's own.
-        hyperparams = dict(zip(values, unshared(stored, values.values()), strict=True))
-        inner = core_of(self.call.make(_widening(params, hyperparams)(hyperparams)))
-        return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner.init(params))
+        stored = unshared([self._store(name, x, dtype) for name, x in values.items()], values.values())
+        hyperparams = dict(zip(values, stored, strict=True))
+        with self._noting(hyperparams):
+            inner = core_of(self.call.make(_widening(params, hyperparams)(hyperparams)))
+            inner_state = inner.init(params)
+        return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         self._check_state(state)
@@ -221,17 +270,33 @@ class _Injected:
         for name, old in state.hyperparams.items():
             if name in self.schedules:
                 value = self._check_value(name, self.schedules[name](state.hyperparams_states[name], **extra))
-                stored[name] = hyperparams[name] = self._store(name, value, dtype)
+                (stored[name],) = unshared([self._store(name, value, dtype)], [value])
+                hyperparams[name] = stored[name]
             else:
                 new = hyperparams[name] = self._store(name, old, dtype)
                 # An int that the user put into the state stays one there: scan and cond need a state of equal dtypes.
                 stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
         states = {name: self.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
         wide = _widening((updates, params), hyperparams)
-        inner = core_of(self.call.make(wide(hyperparams)))
-        updates, inner_state = inner.update(*wide((updates, state.inner_state, params)), **extra)
+        with self._noting(hyperparams):
+            inner = core_of(self.call.make(wide(hyperparams)))
+            updates, inner_state = inner.update(*wide((updates, state.inner_state, params)), **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
+
+    @contextlib.contextmanager
+    def _noting(self, hyperparams: dict[str, Any]) -> Generator[None, None, None]:
+        """Note which arguments are traced, on an error that says that an array has no value."""
+        try:
+            yield
+        except HAS_NO_VALUE as error:
+            if traced := [name for name, x in hyperparams.items() if is_traced(x)]:
+                error.add_note(
+                    f"Under jax.jit these hyperparameters have no value in Python: {', '.join(traced)}. If "
+                    f"{self.call.name} decides something by the value of one, as with `if`, pass that one on "
+                    "unchanged, with `static_args`; or name those to inject, with `only`"
+                )
+            raise
 
     def _check_state(self, state: OptState) -> None:
         """Raise an error if a state has other hyperparameters, or schedules, than the arguments."""
@@ -266,7 +331,7 @@ class _Injected:
         return value
 
     def _not_a_schedule(self, name: str, result: str) -> TypeError:
-        value = self.by_name[name][1]
+        value = self.arguments[name].value
         shown = describe_value(value) if jtu.all_leaves([value]) else type(value).__name__  # a model, perhaps
         return TypeError(
             f"the argument {name!r} of {self.call.name} is {shown}, which inject_hyperparams uses as a schedule. "
@@ -282,7 +347,7 @@ class _Injected:
         """
         if isinstance(x, jax.Array) and x.dtype == float_dtype and not is_weak(x):
             return x  # the code below returns the same, but takes longer
-        parameter, argument = self.by_name[name]
+        argument, parameter = self.arguments[name]
         dtype = dtype_of(x)
         is_integer = issubdtype(dtype, jnp.integer)
         is_real = issubdtype(dtype, jnp.floating) or is_integer or issubdtype(dtype, jnp.bool_)
@@ -294,7 +359,7 @@ class _Injected:
                 f"the hyperparameter {name!r} of {self.call.name} is {describe(x)}, which {jnp.dtype(dtype)} cannot "
                 f"hold. Pass it on unchanged, static_args={name!r}, or as an array of a dtype that holds it"
             )
-        return jnp.asarray(x, dtype)
+        return jnp.array(x, dtype, copy=isinstance(x, np.ndarray))  # otherwise it may share the memory of NumPy's
 
     def _float_dtype(self, params: Params) -> Any:
         """Return the dtype in which Python numbers are stored: float32 at least, since b2 = 0.999 is 1 in bf16."""
@@ -303,6 +368,11 @@ class _Injected:
         arrays = list(filter(is_inexact_array, jtu.tree_leaves(params)))
         is_wide = any(x.dtype.itemsize // (1 + np.iscomplexobj(x)) > 4 for x in arrays)
         return jax.dtypes.canonicalize_dtype(np.float64 if is_wide or not arrays else np.float32)
+
+
+def _own(x: object) -> Any:
+    """Return a leaf of the first state of a schedule, strongly typed, and a copy where it is an array of the user's."""
+    return strengthen(jnp.copy(x) if is_array(x) and not is_traced(x) else x)
 
 
 def _states_dtype(x: object) -> bool:

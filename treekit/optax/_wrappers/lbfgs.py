@@ -15,6 +15,7 @@ from treekit._compare.prefix import updates_mismatch
 from treekit._select.filter import combine, partition
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.transformation import Core, GradientTransformation, ValueAndGradFn, core_of
+from treekit.optax._wrappers.traced import named_schedule
 
 V = TypeVar("V")
 
@@ -61,7 +62,8 @@ def lbfgs(
     True
     """
     search = None if linesearch is None else core_of(linesearch, "linesearch of lbfgs")
-    tx = _optax_lbfgs(learning_rate, memory_size, scale_init_precond, search)
+    rate = named_schedule(learning_rate, "learning_rate of lbfgs") if callable(learning_rate) else learning_rate
+    tx = _optax_lbfgs(rate, memory_size, scale_init_precond, search)
     return at_boundary(_in_param_dtypes(tx, reads_grad=search is not None))
 
 

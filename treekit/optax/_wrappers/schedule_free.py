@@ -39,7 +39,8 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
 
     Returns:
         A tree with the structure, shapes and dtypes of `params`. Only floating-point and complex arrays differ, in
-        groups only those of `schedule_free`.
+        groups only those of `schedule_free`. Its arrays are its own, so a step may donate the params; of a `jax.Ref` it
+        has the array.
 
     Raises:
         ValueError: the state has no `ScheduleFreeState`, or several for one leaf; another transformation follows it in

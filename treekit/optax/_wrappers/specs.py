@@ -116,7 +116,7 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
     except ValueError as error:
         if not str(error).startswith(name):  # an error of the user's own function
             raise
-        if _has_variables(spec) and not _has_variables(plain := _values_of_variables(spec)):
+        if _has_variables(spec) and not _has_variables(plain := values_of_variables(spec)):
             return resolve(plain, params, is_spec_leaf, name)
         hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
         if _has_variables(params):
@@ -131,7 +131,7 @@ def _or_none(is_spec_leaf: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda x: x is None or is_spec_leaf(x)
 
 
-def _values_of_variables(tree: PyTree) -> Any:
+def values_of_variables(tree: PyTree) -> Any:
     """Return a tree with the value of each variable of Flax, its only child.
 
     `nnx.Optimizer` passes variables to `init`, and their values to `update`.

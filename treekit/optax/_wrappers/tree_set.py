@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
-from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, strengthen, unshared
+from treekit._base.dtype import cast_like, check_fits, copied, dtype_of, is_weak, strengthen, unshared
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array, is_real_number
 
@@ -27,7 +27,7 @@ def tree_set(tree: S, filtering: Callable[[Any, Any], bool] | None = None, /, **
             dtype, if that can represent it, and its sharding.
 
     Returns:
-        A tree with the new values.
+        A tree with the new values. It has copies of the arrays that you pass, so that a step can donate it.
 
     Raises:
         KeyError: no value has this key, or `filtering` rejects those that have.
@@ -37,12 +37,12 @@ def tree_set(tree: S, filtering: Callable[[Any, Any], bool] | None = None, /, **
     >>> tree_set(state, learning_rate=1).hyperparams["learning_rate"]
     Array(1., dtype=float32)
     """
-    out: S = _optax_tree_set(tree, filtering, **kwargs)
+    new = _optax_tree_set(tree, filtering, **kwargs)
     olds, treedef = jtu.tree_flatten(tree)
-    news, new_treedef = jtu.tree_flatten(out)
+    news, new_treedef = jtu.tree_flatten(new)
     if treedef == new_treedef:  # else a subtree was replaced by one of another structure
-        stored = unshared(map(_as_number_like, olds, news), jtu.tree_leaves(kwargs))  # for a step that donates them
-        out = treedef.unflatten(stored)
+        news = list(map(_as_number_like, olds, news))
+    out: S = new_treedef.unflatten(unshared(news, jtu.tree_leaves(kwargs)))
     return out
 
 
@@ -56,9 +56,9 @@ def _as_number_like(old: Any, new: Any) -> Any:
 
 
 def cast_into(old: Any, value: Any) -> Any:
-    """Return a value with the dtype, weak type, shape and sharding of an array."""
+    """Return a value as an array of its own, with the dtype, weak type, shape and sharding of another array."""
     check_fits(value, dtype_of(old))
-    new = cast_like(value, old)
+    new = jnp.asarray(cast_like(copied(value), old))
     if np.shape(new) != np.shape(old):
         new = jnp.broadcast_to(new, np.shape(old))
     if is_weak(old):

@@ -1,5 +1,6 @@
 """`incremental_update` and `periodic_update`: an average, or a copy, of the params, without an optimizer."""
 
+import operator
 from typing import Any, TypeVar
 
 import jax
@@ -7,7 +8,7 @@ from jax.typing import ArrayLike
 
 from treekit._arrays.map import cast_tree_like, check_shapes
 from treekit._base.describe import describe_value
-from treekit._base.dtype import cast_like, dtype_of, promoted_dtype, resolve_array
+from treekit._base.dtype import cast_like, copied, dtype_of, is_weak, promoted_dtype, resolve_array
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_array, is_inexact_parameter, is_parameter, is_real_number
 from treekit._base.tree import is_none
@@ -20,9 +21,12 @@ T = TypeVar("T")
 def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> T:
     """Take a step of Polyak averaging, `step_size * new + (1 - step_size) * old`, preserving the dtypes of the average.
 
-    Leaves without an average are taken from the new tree: functions, strings, PRNG keys, fields that their class
+    Leaves without an average are copied from the new tree: functions, strings, PRNG keys, fields that their class
     declares not to be trained, and counters, that is, arrays of integers or bools in both trees. A Python number is
     averaged, so that an average may start from 0.
+
+    As in Optax, `1 - step_size` is computed in the precision of `step_size`. Pass a Python number if it is close to 1:
+    of an array in f32, `1 - 0.9999` is wrong by 0.02 %.
 
     Args:
         new_tensors: the latest params, or raw model.
@@ -31,7 +35,8 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
 
     Returns:
         The new average, with the structure, the shapes and the floating-point and complex dtypes of `old_tensors`;
-        where that has a Python number or integers, the average is floating-point, as in Optax.
+        where that has a Python number or integers, the average is floating-point, as in Optax. It shares no array with
+        the two trees, so a step may donate them.
 
     Raises:
         TypeError: `step_size` is not a real number.
@@ -45,14 +50,14 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
     def average(new: Any, old: Any, is_frozen: bool) -> Any:
         new, old = resolve_array(new), resolve_array(old)
         if is_frozen or not _have_average(new, old):
-            return new
+            return copied(new)
         keeps_dtype = is_array(old) and is_inexact_parameter(old)
         if not any(isinstance(x, jax.Array) for x in (new, old, step_size)):  # Python or NumPy computes, as in Optax
-            total = step_size * new + (1 - step_size) * old
+            total = step_size * new + (1.0 - step_size) * old
             return total.astype(old.dtype) if keeps_dtype else total
-        dtype = promoted_dtype(new, old) if is_array(old) else jnp.result_type(new, old, 0.0)
-        step = jnp.asarray(step_size, dtype)
-        total = step * jnp.asarray(new, dtype) + (1 - step) * jnp.asarray(old, dtype)
+        with jax.numpy_dtype_promotion("standard"):
+            terms = (operator.mul(*_promoted(*pair)) for pair in ((step_size, new), (1.0 - step_size, old)))
+            total = operator.add(*_promoted(*terms))
         return cast_like(total, old) if keeps_dtype else total
 
     if not is_real_number(step_size):
@@ -62,6 +67,14 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
     frozen = treedef.unflatten(declared_frozen(new_tensors))
     out: T = jtu.tree_map(average, new_tensors, old_tensors, frozen, is_leaf=is_none)
     return out
+
+
+def _promoted(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return two operands in the dtype to which JAX promotes them; also floats of 8 bits, which it does not promote."""
+    if is_weak(a) or is_weak(b):
+        return a, b
+    dtype = promoted_dtype(a, b)
+    return jnp.asarray(a, dtype), jnp.asarray(b, dtype)
 
 
 def _none_for_number(old: object) -> Any:

@@ -1,0 +1,29 @@
+"""What Python cannot decide while `jax.jit` traces: notes on JAX's errors, which name the argument."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+# What JAX raises where Python asks for the value of an array that has none, since it is traced.
+HAS_NO_VALUE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def named_schedule(schedule: Callable[..., Any], where: str) -> Callable[[Any], Any]:
+    """Return a schedule whose error, if it needs the value of a traced count, names the argument that it is."""
+
+    def value(count: Any) -> Any:
+        try:
+            return schedule(count)
+        except HAS_NO_VALUE as error:
+            error.add_note(
+                f"{where} is a schedule, and under jax.jit its count has no value in Python. To choose by the count, "
+                "write jnp.where(count < 10, 0.1, 0.01) in place of `if`, or use optax.join_schedules"
+            )
+            raise
+
+    return value

@@ -1,0 +1,210 @@
+"""What does one step of an optimizer do to each leaf? Asked of the optimizer itself, by taking steps."""
+
+import math
+import operator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from treekit._base.describe import describe_error
+from treekit._base.dtype import dtype_of, issubdtype
+from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.predicates import can_be_trained, is_parameter, is_traced
+from treekit._base.tree import is_none
+from treekit._base.types import OptState, Params, Updates
+from treekit._compare.prefix import flatten_updates
+from treekit.optax._kernel.transformation import GradientTransformation
+
+_MOST_MINI_STEPS = 1000
+_STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps
+
+
+class Effect(NamedTuple):
+    """What one step does to one leaf, as in `Row`."""
+
+    step: float | None
+    decay: float | None
+    note: str = ""
+
+
+def find_effects(tx: GradientTransformation[Any], params: Params, state: OptState, when: str) -> list[Effect]:
+    """Return what one step does to each leaf of the params.
+
+    An optimizer that fails with a gradient alone may need a loss. Then it gets two, of different curvatures, and where
+    the state has PRNG keys, others in a second measurement: what differs depends on the loss, or is random.
+
+    Args:
+        tx: the optimizer.
+        params: the params, filled with ones.
+        state: the state before the step.
+        when: which step this is, for the note of a leaf that does not move.
+    """
+    leaves, other_state, curvature = jtu.tree_leaves(params), _with_other_keys(state), None
+    try:
+        effects, why = _measure(tx, params, state, None), "random"
+        others = effects if other_state is None else _measure(tx, params, other_state, None)
+    except Exception as problem:  # an optimizer that needs more than gradients may raise anything
+        curvature = _STEEP
+        try:
+            effects, why = _measure(tx, params, state, curvature), "depends on the loss"
+            others = _measure(tx, params, state if other_state is None else other_state, _FLAT)
+        except Exception:
+            note = f"fails: {describe_error(problem)}"
+            return [Effect(None, None, note) if can_be_trained(x) else _no_effect(x) for x in leaves]
+
+    still = [can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, effects, strict=True)]
+    frozen = _find_frozen(tx, params, state, curvature, still) if any(still) else still
+
+    def effect(x: object, one: Effect, other: Effect, is_frozen: bool) -> Effect:
+        if not can_be_trained(x):
+            return _no_effect(x)
+        if one != other:
+            return Effect(_if_same(one.step, other.step), _if_same(one.decay, other.decay), why)
+        if one.step is None or one.decay is None:
+            return one._replace(note="is not finite" if one.step is None else "is not finite without a gradient")
+        note = "along the gradient, not against it: masked out?" if one.step < 0 else ""
+        return one._replace(note="frozen" if is_frozen else f"0 {when}" if one.step == 0 else note)
+
+    return list(map(effect, leaves, effects, others, frozen))
+
+
+def _find_frozen(
+    tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None, still: list[bool]
+) -> list[bool]:
+    """Return which of the leaves that do not move are frozen: their update depends on no gradient and no param of them.
+
+    Under `jax.vmap` over these gradients and params, such an update is not traced. That of a schedule which is 0 now
+    is: it is the product of 0 and a gradient.
+    """
+    treedef, frozen = jtu.tree_structure(params), still
+
+    def scaled(tree: Params, factor: Any) -> Any:
+        leaves = treedef.flatten_up_to(tree)
+        return treedef.unflatten(
+            x * factor.astype(x.dtype) if is_still else x for x, is_still in zip(leaves, still, strict=True)
+        )
+
+    def step(factor: Any) -> Any:
+        nonlocal frozen
+        grads = scaled(filled(params, 1.0, others=False), factor)
+        updates = flatten_updates(treedef, _take_round(tx, scaled(params, factor), grads, state, curvature))
+        frozen = [is_still and not is_traced(x) for x, is_still in zip(updates, still, strict=True)]
+        return factor
+
+    try:
+        untyped.vmap(step)(jnp.ones(1))
+    except Exception:  # an optimizer of the user's may look at values, and raise anything
+        return [False] * len(still)
+    return frozen
+
+
+def _no_effect(x: object) -> Effect:
+    return Effect(None, None, "has no gradient" if is_parameter(x) else "not a parameter")
+
+
+def _if_same(first: float | None, second: float | None) -> float | None:
+    """Return a number if another one is about the same."""
+    is_same = first is not None and second is not None and math.isclose(first, second, rel_tol=1e-3)
+    return first if is_same else None
+
+
+def _measure(tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None) -> list[Effect]:
+    treedef = jtu.tree_structure(params)
+    slopes = (filled(params, slope, others=False) for slope in (1.0, 0.0))
+    taken = (_take_round(tx, params, grads, state, curvature) for grads in slopes)
+    moved, still = (flatten_updates(treedef, updates) for updates in taken)
+    measured: list[Any] = jax.device_get([_sizes(*pair) for pair in zip(moved, still, strict=True)])
+    return [Effect(*map(_if_finite, pair)) for pair in measured]
+
+
+def _if_finite(x: Any) -> Any:
+    return float(x) if np.isfinite(x) else None
+
+
+def _measure_sizes(update: Any, rest: Any) -> tuple[Any, Any]:
+    """Return the root mean squares of `update - rest`, negative if it goes along a gradient of ones, and of `rest`.
+
+    Without a gradient, some optimizers divide 0 by 0, so NaN in `rest` counts as 0 in the difference.
+    """
+    if update is None or rest is None:
+        return 0.0, 0.0
+    wide = jnp.complex64 if jnp.iscomplexobj(update) else jnp.float32
+    update, rest = update.astype(wide), rest.astype(wide)
+    step = update - jnp.nan_to_num(rest, nan=0, posinf=0, neginf=0)
+    size, rest_size = (jnp.sqrt(jnp.sum(jnp.abs(x) ** 2) / max(x.size, 1)) for x in (step, rest))
+    return jnp.where(jnp.sum(step.real) > 0, -size, size), rest_size
+
+
+_sizes: Any = untyped.jit(_measure_sizes)
+
+
+def _take_round(
+    tx: GradientTransformation[Any], params: Params, grads: Updates, state: OptState, curvature: float | None
+) -> Updates:
+    """Return the updates of one step; with MultiSteps, the sum of the updates of a round of equal gradients."""
+    extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
+    rounds, total = _rounds(state), None
+    for _ in range(_MOST_MINI_STEPS):
+        updates, state = tx.update(grads, state, params, **extra)
+        total = updates if total is None else jtu.tree_map(operator.add, total, updates)
+        if all(new > old for new, old in zip(_rounds(state), rounds, strict=True)):
+            return total
+    raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")
+
+
+def _rounds(state: OptState) -> list[int]:
+    """Return the number of rounds that each MultiSteps in a state has finished."""
+
+    def stop(x: object) -> bool:
+        return hasattr(x, "gradient_step")
+
+    return [int(x.gradient_step) for x in jtu.tree_leaves(state, is_leaf=stop) if stop(x)]
+
+
+def filled(tree: Params, value: float, *, others: bool = True) -> Any:
+    """Fill arrays that can have a gradient; those that are alike become one array. Other leaves are kept, or None."""
+    made: dict[Any, Any] = {}
+
+    def fill(x: Any) -> Any:
+        if not can_be_trained(x):
+            return x if others else None
+        key = x.shape, dtype_of(x), getattr(x, "sharding", None)
+        if key not in made:
+            made[key] = jnp.full_like(x, value)
+        return made[key]
+
+    return jtu.tree_map(fill, tree)
+
+
+def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
+    """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch."""
+
+    def value_fn(candidate: object, weight: float = 1.0) -> Any:  # line searches pass on what it has a parameter for
+        total: Any = jnp.float32(curvature)
+        trees = (jtu.tree_leaves(tree, is_leaf=is_none) for tree in (candidate, params, grads))
+        for x, param, grad in zip(*trees, strict=True):
+            if can_be_trained(param):
+                away, slope = (jnp.ravel(y).real.astype(jnp.float32) for y in (x - param, grad))
+                total += jnp.sum(slope * away + curvature / 2 * away * away)
+        return total
+
+    return {"value": jnp.float32(curvature), "grad": grads, "value_fn": value_fn, "weight": 1.0}
+
+
+def _with_other_keys(state: OptState) -> Any:
+    """Return a state with other PRNG keys, of the new style or, as in Optax's noise, of the old; None without keys."""
+
+    def is_key(x: Any) -> bool:
+        dtype = dtype_of(x)
+        is_old = dtype == jnp.uint32 and np.shape(x) in ((2,), (4,))
+        return is_old or (dtype is not None and issubdtype(dtype, jax.dtypes.prng_key))
+
+    def other(x: Any) -> Any:
+        if not is_key(x):
+            return x
+        if dtype_of(x) == jnp.uint32:
+            return x ^ 1
+        return untyped.random.wrap_key_data(jax.random.key_data(x) ^ 1, impl=jax.random.key_impl(x))
+
+    return jtu.tree_map(other, state) if any(map(is_key, jtu.tree_leaves(state))) else None
