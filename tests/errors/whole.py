@@ -40,18 +40,10 @@ OPTIMIZERS: dict[str, Any] = {
 
 MODEL = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
 WIDER = eqx.nn.MLP(2, 2, 8, 1, key=jax.random.key(0))
-CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
 
 
 def step(tx: Any, state: Any = None) -> Any:
     return tx.update(PARAMS, tx.init(PARAMS) if state is None else state, PARAMS)
-
-
-def two_steps_in_nnx(tx: Any) -> None:
-    net = nnx.Linear(2, 2048, rngs=nnx.Rngs(0))  # smaller arrays are not stored in 8 bits
-    trainer = nnx.Optimizer(net, tx, wrt=nnx.Param)
-    for _ in range(2):
-        trainer.update(net, nnx.grad(lambda net: jnp.sum(net(jnp.ones((1, 2)))))(net))
 
 
 MISTAKES: dict[str, Mistake] = {
@@ -67,6 +59,12 @@ MISTAKES: dict[str, Mistake] = {
     "a module of NNX in init": Mistake(lambda: ADAM.init(NNX), TypeError, "nnx.state(model, nnx.Param)"),
     "a module of NNX in update": Mistake(
         lambda: ADAM.update(NNX, ADAM.init(nnx.state(NNX, nnx.Param)), NNX), StateError, "nnx.state(model, nnx.Param)"
+    ),
+    "a class of modules in a mask for an nnx.state": Mistake(
+        lambda: tk.path_mask(nnx.Linear)(nnx.state(NNX)), ValueError, "treekit.tree_find(model, Linear)"
+    ),
+    "a class of modules in labels for an nnx.state": Mistake(
+        lambda: tk.path_labels({nnx.Linear: 1})(nnx.state(NNX)), ValueError, "treekit.tree_find(model, Linear)"
     ),
     "partition of treekit for that of treekit.optax": Mistake(
         lambda: tk.partition({"a": ADAM}, {"w": "a"}), TypeError, "treekit.optax.partition"
@@ -90,11 +88,5 @@ MISTAKES: dict[str, Mistake] = {
         AttributeError,
         "optax.contrib._galore",
         needs=("optax.contrib.galore",),
-    ),
-    "a state in 8 bits in the second step of nnx.Optimizer": Mistake(
-        lambda: two_steps_in_nnx(training.store_state(ADAM, CODES, rounding="stochastic")),
-        StateError,
-        "inner_state.0.mu",
-        needs=("flax>=0.12",),
     ),
 }

@@ -6,12 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.core import freeze
 
 from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
 from treekit.optax._kernel.misfit import StateError
 
 PARAMS = {"w": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+FROZEN_DICT = freeze(PARAMS)
 VARIABLES = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Param)
 SGD: Any = tko.sgd(0.1)
 LBFGS = tko.lbfgs()
@@ -80,6 +82,12 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a mask that does not fit variables of Flax": Mistake(
         lambda: masked({"bias": False}, VARIABLES), ValueError, "treekit.path_mask"
+    ),
+    "a mask that misses a key of an nnx.State": Mistake(
+        lambda: masked({"bias": False, "kernl": True}, VARIABLES), ValueError, "bias, kernl, and the tree it is for 2"
+    ),
+    "a mask with a key too many for a FrozenDict": Mistake(
+        lambda: masked({"w": True, "bias": True, "b": True}, FROZEN_DICT), ValueError, "3 children: b, bias, w"
     ),
     "a number in a mask": Mistake(lambda: masked({"w": True, "bias": 1.5}), TypeError, "bias"),
     "a pattern for a mask": Mistake(lambda: masked("**.w"), TypeError, "treekit.path_mask"),

@@ -148,3 +148,8 @@ def is_nnx_module(x: object) -> bool:
     """Whether `x` is a module of Flax NNX, whose children are all of its variables, or a class of such modules."""
     cls: Any = x if isinstance(x, type) else type(x)
     return any(base.__name__ == "Module" and base.__module__.startswith("flax.nnx.") for base in cls.__mro__)
+
+
+def is_nnx_state(x: object) -> bool:
+    """Whether `x` is an `nnx.State` of Flax."""
+    return type(x).__name__ == "State" and type(x).__module__.startswith("flax.nnx.")

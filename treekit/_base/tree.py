@@ -32,25 +32,27 @@ def children_of(x: object) -> dict[Any, Any]:
     return by_key
 
 
-def in_mappings_of(like: PyTree, tree: PyTree, kinds: tuple[type[Any], ...] = (Mapping,)) -> Any:
-    """Return a tree in the mappings that another one has in its place, of whatever class, if their keys are the same.
+def in_nodes_of(like: PyTree, tree: PyTree, kind: type[Any] = Mapping) -> Any:
+    """Return a tree in the nodes that another one has in its place, of whatever class, if their keys are the same.
 
     Args:
         like: the other tree.
         tree: a tree of that structure, or a prefix of it. Where it differs otherwise, it stays as it is.
-        kinds: the classes of nodes that become such mappings. Index i of a list or a tuple is the key i.
+        kind: the class of a node that may be replaced, and of what replaces it. One of the two is a mapping; index i of
+            a list, and the field i of a class, are the key i.
     """
     if tree is like or jtu.all_leaves([tree]) or jtu.all_leaves([like]):
         return tree
-    wanted, children = children_of(like), children_of(tree)
     is_like = type(tree) is type(like)
-    if not is_like and not (is_mapping(like) and isinstance(tree, kinds)):
+    are_of_kind = isinstance(like, kind) and isinstance(tree, kind)
+    if not is_like and not (are_of_kind and (is_mapping(like) or is_mapping(tree))):
         return tree
+    wanted, children = children_of(like), children_of(tree)
     by_name = {key_name(key): child for key, child in children.items()}
     if len(wanted) != len(children) or not {*map(key_name, wanted)} <= by_name.keys():
         return tree
-    parts = [in_mappings_of(child, by_name[key_name(key)], kinds) for key, child in wanted.items()]
-    if is_like and children.keys() == wanted.keys() and all(map(operator.is_, parts, children.values())):
+    parts = [in_nodes_of(child, by_name[key_name(key)], kind) for key, child in wanted.items()]
+    if is_like and [*children] == [*wanted] and all(map(operator.is_, parts, children.values())):
         return tree
     return jtu.tree_structure(like, is_leaf=lambda x: x is not like).unflatten(parts)
 

@@ -7,7 +7,7 @@ from typing import Any
 from treekit._base.describe import type_name
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
-from treekit._base.tree import as_none, is_none
+from treekit._base.tree import as_none, children_of, describe_keys, is_mapping, is_none
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 from treekit._compare.pairs import walk_pairs
 
@@ -103,6 +103,10 @@ def _first_mismatch(
         for pair in walk_pairs(treedef.unflatten(range(treedef.num_leaves)), tree, fits, exact=False):
             if pair.kind == "type" and jtu.all_leaves([pair.a]):  # a number that stands for a leaf
                 return pair.path, "a leaf", type_name(pair.b)
+            if pair.kind == "type" and is_mapping(pair.a) and is_mapping(pair.b):
+                keys, others = describe_keys(children_of(pair.a), children_of(pair.b))
+                if keys != others:
+                    return pair.path, keys, others
             if pair.kind is not None:
                 return pair.path, *pair.described()
     return None

@@ -13,7 +13,7 @@ from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import is_mapping, is_none
+from treekit._base.tree import in_nodes_of, is_mapping, is_none
 from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef, TransformationLike
 from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
 
@@ -181,6 +181,8 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _decide(filter_spec.__call__, tree, is_leaf)
+        if (fitting := in_nodes_of(tree, filter_spec)) is not filter_spec:
+            return _decide(fitting, tree, is_leaf)
         raise ValueError(f"{prefix_mismatch('filter_spec', prefix_treedef, tree, error)}{_order(tree)}") from None
     _check_specs(specs, filter_spec, tree)
     parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]

@@ -10,7 +10,7 @@ from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import can_be_trained, is_parameter, is_truly_callable
-from treekit._base.tree import in_mappings_of
+from treekit._base.tree import in_nodes_of
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
 from treekit._compare.prefix import flatten_up_to, prefix_mismatch
 from treekit._select.filter import TreeSpec, filter
@@ -139,7 +139,7 @@ def _match_spec(
     try:
         parts = flatten_up_to(prefix_treedef, tree)
     except ValueError as error:
-        fitting = in_mappings_of(tree, spec)
+        fitting = in_nodes_of(tree, spec)
         if fitting is spec:
             raise prefix_mismatch(name, prefix_treedef, tree, error) from None
         return _match_spec(fitting, tree, is_spec_leaf=is_spec_leaf, name=name)

@@ -1,28 +1,21 @@
-"""treekit.optax where it is used: with Equinox, Flax, Diffrax and Optimistix."""
+"""treekit.optax where it is used: with Equinox, Diffrax and Optimistix; tests/optax/whole/test_flax.py has Flax."""
 
-import ast
 import itertools
-import re
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import optimistix
 import pytest
-from flax import nnx
 
 from tests.optax import cases
-from tests.releases import keys
 from treekit import optax as tko
-from treekit import path_mask, training
 
 X = jax.random.normal(jax.random.key(0), (32, 2), jnp.float32)
 Y = X[:, :1] * X[:, 1:]
@@ -42,16 +35,6 @@ def check_falls(update: Callable[..., Any], *carry: Any, steps: int = 80, below:
     assert losses[-1] < below < losses[0], losses
 
 
-# Of plain Optax's transformations where the wrapper is ours, so that the wrapper alone has to do it.
-OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
-    "nested": lambda: tko.MultiSteps(
-        tko.inject_hyperparams(optax.adamw)(optax.cosine_decay_schedule(0.1, 40), mask=cases.mask_of), 2
-    ).gradient_transformation(),
-    "partition": lambda: tko.apply_if_finite(
-        tko.partition({True: optax.contrib.muon(0.05), False: optax.adam(0.05)}, cases.mask_of), 2
-    ),
-}
-
 # --------------------------------------------------------------------------------------------------------- Equinox
 
 
@@ -65,7 +48,9 @@ def network(key: jax.Array) -> eqx.nn.Sequential:
 def test_equinox_with_dropout_and_batch_norm() -> None:
     make: Any = eqx.nn.make_with_state(network)
     model, norm = make(jax.random.key(0))
-    tx = OPTIMIZERS["nested"]()
+    # Of plain Optax's transformation where the wrapper is ours, so that the wrapper alone has to do it.
+    adamw = tko.inject_hyperparams(optax.adamw)(optax.cosine_decay_schedule(0.1, 40), mask=cases.mask_of)
+    tx = tko.MultiSteps(adamw, 2).gradient_transformation()
 
     def loss(model: Any, norm: Any, key: Any) -> Any:
         batched: Any = jax.vmap(lambda x, key: model(x, norm, key=key), axis_name="batch", out_axes=(0, None))
@@ -82,57 +67,6 @@ def test_equinox_with_dropout_and_batch_norm() -> None:
         return eqx.apply_updates(model, updates), norm, state, key, value
 
     check_falls(update, model, norm, tx.init(model), jax.random.key(1))
-
-
-# ------------------------------------------------------------------------------------------------------------ Flax
-
-
-# Before, its optimizer rejects the tuples in the state of plain Muon too.
-@pytest.mark.parametrize("name", keys(OPTIMIZERS, {"partition": "flax>=0.12"}))
-def test_flax_nnx_optimizer(name: str) -> None:
-    rngs: Any = nnx.Rngs(0)
-    inner, norm, dropout = nnx.Linear(2, 16, rngs=rngs), nnx.BatchNorm(16, rngs=rngs), nnx.Dropout(0.02, rngs=rngs)
-    net: Any = nnx.Sequential(inner, norm, nnx.gelu, dropout, nnx.Linear(16, 1, rngs=rngs))
-    optimizer = nnx.Optimizer(net, OPTIMIZERS[name](), wrt=nnx.Param)
-
-    @nnx.jit
-    def update(net: Any, optimizer: Any) -> Any:
-        value, grads = nnx.value_and_grad(lambda net: error(net(X)))(net)
-        optimizer.update(net, grads)
-        return value
-
-    check_falls(lambda: (update(net, optimizer),))
-
-
-def function_of(page: str, name: str, **names: Any) -> Any:
-    """A function that a guide shows."""
-    text = (Path(__file__).parents[3] / "docs" / "guides" / page).read_text(encoding="utf-8")
-    block = next(block for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) if f"def {name}" in block)
-    function = next(x for x in ast.parse(block).body if isinstance(x, ast.FunctionDef))
-    exec(ast.unparse(function), names)
-    return names[name]
-
-
-def test_the_function_of_the_guide_takes_a_whole_step_for_nnx_optimizer() -> None:
-    """Which adds its updates to the params as Optax does. The guide itself shows that this runs.
-
-    The bias is frozen, and the state is rounded as the 16-bit params are.
-    """
-    in_nnx = function_of("from_flax.md", "in_nnx", jax=jax, jnp=jnp, optax=tko, plain=optax)
-    adamw = tko.transforms.selective_transform(tko.adamw(1e-4), freeze_mask=path_mask("bias"))
-    key = jax.random.key(0)
-    optimizer = training.store_state(adamw, jnp.bfloat16, rounding="stochastic")
-    params = {"kernel": jnp.linspace(-1, 1, 128, dtype=jnp.bfloat16), "bias": jnp.ones(2, jnp.bfloat16)}
-    state = optimizer.init(params)
-    updates, after = in_nnx(optimizer).update(params, state, params, key=key)
-    whole = training.apply_gradients(optimizer, params, state, params, key=key)
-    assert cases.same_bits((optax.apply_updates(params, updates), after), whole)
-
-
-def test_a_variable_of_nnx_is_a_number_for_a_factory() -> None:
-    variable: Any = nnx.Param(jnp.asarray(0.5))
-    updates, _ = tko.scale(variable).update(jnp.ones(2), optax.EmptyState())
-    np.testing.assert_array_equal(updates, [0.5, 0.5])
 
 
 # --------------------------------------------------------------------------------------------------------- Diffrax

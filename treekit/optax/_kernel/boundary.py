@@ -11,12 +11,13 @@ from treekit._base.dtype import as_array, has_no_update, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_numeric_array, is_parameter
+from treekit._base.tree import in_nodes_of
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
 from treekit.optax._kernel.extra_args import view_extra_args
 from treekit.optax._kernel.misfit import check_integers, explained
 from treekit.optax._kernel.notes import note_none, note_transformation
-from treekit.optax._kernel.preserve import first_state, is_complex, keep_state, keep_updates
+from treekit.optax._kernel.preserve import as_init_makes, first_state, is_complex, keep_state, keep_updates
 from treekit.optax._kernel.state_map import FOLLOWS_PARAMS, is_declared, is_hole, is_params_placeholder, map_state
 from treekit.optax._kernel.trained import Flat, check_params, check_something_is_trained, flatten, trained
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, own_core, with_core
@@ -64,11 +65,13 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             )
         inside, leave = cross(updates, params, extra)
         has_params = params is not None
+        received, state = state, as_init_makes(inner_init, state, inside.params if has_params else inside.updates)
         try:
             if has_params:
                 check_integers(inner_init, state, inside.params)
             new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
-            return leave(state, new_updates, new_state)
+            out, new_state = leave(state, new_updates, new_state)
+            return out, in_nodes_of(received, new_state, object)
         except Exception as error:
             like = inside.params if has_params else trained(inside.updates)
             if better := explained(error, inner_init, state, inside.updates, like, has_params):

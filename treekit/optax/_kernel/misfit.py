@@ -13,7 +13,6 @@ from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, is_nnx_module, path_name, path_text
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import in_mappings_of
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.diff import Difference, TreeDiff
 from treekit._compare.leaves import plainly_equal
@@ -112,8 +111,7 @@ def _differences(init: Callable[[Any], Any], state: OptState, params: Params) ->
     None if that is not known, since `init` fails or cannot be traced, as with a mask that looks at values.
     """
     with contextlib.suppress(Exception):
-        # In `flax.nnx.Optimizer`, an `nnx.State` may be in place of a list or a tuple.
-        wanted = in_mappings_of(state, untyped.eval_shape(init, params), (list, tuple, dict))
+        wanted = untyped.eval_shape(init, params)
         return TreeDiff(itertools.chain(*map(_compare, walk_pairs(state, wanted, plainly_equal, exact=False))))
     return None
 

@@ -12,7 +12,7 @@ f32 where JAX refuses to mix dtypes.
 
 import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import optax
@@ -29,9 +29,9 @@ from treekit._base.dtype import (
     unshared,
 )
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import leaf_path_text
+from treekit._base.key_path import is_nnx_state, leaf_path_text
 from treekit._base.predicates import is_array
-from treekit._base.tree import cast_each, in_mappings_of
+from treekit._base.tree import cast_each, in_nodes_of
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
 from treekit._compare.diff import tree_diff
 from treekit.optax._kernel.sharding import shard_alike
@@ -48,6 +48,18 @@ def first_state(state: OptState, params: Params) -> Any:
     if any(map(_is_of_lookahead, leaves)):
         raise TypeError("optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost")
     return shard_alike(treedef.unflatten(unshared(leaves, jtu.tree_leaves(params))), params)
+
+
+def as_init_makes(init: Callable[[Any], Any], state: OptState, params: Params) -> Any:
+    """Return a state in the nodes that `init` makes.
+
+    After a step, `flax.nnx.Optimizer` has an `nnx.State` where a state had a list, a tuple or another node for a param.
+    With it, an update that takes a list apart would compute with its keys.
+    """
+    if is_nnx_state(params):
+        with contextlib.suppress(Exception):  # an init that cannot be traced
+            return in_nodes_of(untyped.eval_shape(init, params), state, object)
+    return state
 
 
 def _is_of_lookahead(x: object) -> bool:
@@ -111,10 +123,6 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
     """
     olds, treedef = jtu.tree_flatten(state)
     news, new_treedef = jtu.tree_flatten(new_state)
-    if treedef != new_treedef:
-        # After a step, `flax.nnx.Optimizer` has an `nnx.State` where a state had a list or a tuple for each param.
-        new_state = in_mappings_of(state, new_state, (list, tuple, dict))
-        news, new_treedef = jtu.tree_flatten(new_state)
     if treedef != new_treedef or _shapes(olds) != _shapes(news):
         raise TypeError(
             "update returned a state of another structure or with other shapes than it received, which scan and cond "
