@@ -70,8 +70,8 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             if has_params:
                 check_integers(inner_init, state, inside.params)
             new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
-            out, new_state = leave(state, new_updates, new_state)
-            return out, in_nodes_of(received, new_state, object)
+            new_updates, new_state = leave(state, new_updates, new_state)
+            return new_updates, new_state if state is received else in_nodes_of(received, new_state, object)
         except Exception as error:
             like = inside.params if has_params else trained(inside.updates)
             if better := explained(error, inner_init, state, inside.updates, like, has_params):
