@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from treekit._base.describe import count, describe, describe_function, describe_value, short_dtype
-from treekit._base.dtype import as_array, dtype_of, issubdtype
+from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array, shape_of
 from treekit._base.jax import is_ref, jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, is_variable, key_name, path_name, path_text
 from treekit._base.predicates import is_parameter
@@ -216,7 +216,7 @@ def summary(
     for i, (path, x), effect in zip(numbers, flatten_with_path(params)[0], effects, strict=True):
         if describe_function(x):
             continue
-        shape, dtype = (np.shape(x), str(dtype_of(x))) if is_parameter(x) else ((), "")
+        shape, dtype = (shape_of(x), str(dtype_of(resolve_array(x)))) if is_parameter(x) else ((), "")
         kind = describe(untyped.ShapeDtypeStruct(shape, dtype) if dtype else x)
         decay = None if has_copies else effect.decay
         note = "trainable=False" if frozen[i] else effect.note
