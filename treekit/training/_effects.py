@@ -31,8 +31,9 @@ class Effect(NamedTuple):
 def find_effects(tx: GradientTransformation[Any], params: Params, state: OptState, when: str) -> list[Effect]:
     """Return what one step does to each leaf of the params.
 
-    An optimizer that fails with a gradient alone may need a loss. Then it gets two, of different curvatures, and where
-    the state has PRNG keys, others in a second measurement: what differs depends on the loss, or is random.
+    An optimizer that fails with a gradient alone may need a loss. It is then measured with two losses of different
+    curvature: what differs depends on the loss. If the state has PRNG keys, the second measurement has others: what
+    differs is random.
 
     Args:
         tx: the optimizer.
@@ -40,19 +41,11 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
         state: the state before the step.
         when: which step this is, for the note of a leaf that does not move.
     """
-    leaves, other_state, curvature = jtu.tree_leaves(params), _with_other_keys(state), None
-    try:
-        effects, why = _measure(tx, params, state, None), "random"
-        others = effects if other_state is None else _measure(tx, params, other_state, None)
-    except Exception as problem:  # an optimizer that needs more than gradients may raise anything
-        curvature = _STEEP
-        try:
-            effects, why = _measure(tx, params, state, curvature), "depends on the loss"
-            others = _measure(tx, params, state if other_state is None else other_state, _FLAT)
-        except Exception:
-            note = f"fails: {describe_error(problem)}"
-            return [Effect(None, None, note) if can_be_trained(x) else _no_effect(x) for x in leaves]
-
+    leaves = jtu.tree_leaves(params)
+    measured = _measure_twice(tx, params, state)
+    if isinstance(measured, str):
+        return [Effect(None, None, measured) if can_be_trained(x) else _no_effect(x) for x in leaves]
+    effects, others, curvature = measured
     still = [can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, effects, strict=True)]
     frozen = _find_frozen(tx, params, state, curvature, still) if any(still) else still
 
@@ -60,13 +53,36 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
         if not can_be_trained(x):
             return _no_effect(x)
         if one != other:
+            why = "random" if curvature is None else "depends on the loss"
             return Effect(_if_same(one.step, other.step), _if_same(one.decay, other.decay), why)
-        if one.step is None or one.decay is None:
-            return one._replace(note="is not finite" if one.step is None else "is not finite without a gradient")
-        note = "along the gradient, not against it: masked out?" if one.step < 0 else ""
-        return one._replace(note="frozen" if is_frozen else f"0 {when}" if one.step == 0 else note)
+        if one.step is None:
+            return one._replace(note="is not finite")
+        if one.decay is None:
+            return one._replace(note="is not finite without a gradient")
+        if is_frozen:
+            return one._replace(note="frozen")
+        if one.step == 0:
+            return one._replace(note=f"0 {when}")
+        return one._replace(note="along the gradient, not against it: masked out?") if one.step < 0 else one
 
     return list(map(effect, leaves, effects, others, frozen))
+
+
+def _measure_twice(
+    tx: GradientTransformation[Any], params: Params, state: OptState
+) -> tuple[list[Effect], list[Effect], float | None] | str:
+    """Return two measurements, and the curvature of the loss of the first, if there is a loss; else why both fail."""
+    other_state = _with_other_keys(state)
+    try:
+        effects = _measure(tx, params, state, None)
+        return effects, effects if other_state is None else _measure(tx, params, other_state, None), None
+    except Exception as error:  # an optimizer that needs more than gradients may raise anything
+        problem = error
+    try:
+        effects = _measure(tx, params, state, _STEEP)
+        return effects, _measure(tx, params, state if other_state is None else other_state, _FLAT), _STEEP
+    except Exception:
+        return f"fails: {describe_error(problem)}"
 
 
 def _find_frozen(
@@ -113,8 +129,8 @@ def _measure(tx: GradientTransformation[Any], params: Params, state: OptState, c
     treedef = jtu.tree_structure(params)
     slopes = (filled(params, slope, others=False) for slope in (1.0, 0.0))
     taken = (_take_round(tx, params, grads, state, curvature) for grads in slopes)
-    moved, still = (flatten_updates(treedef, updates) for updates in taken)
-    measured: list[Any] = jax.device_get([_sizes(*pair) for pair in zip(moved, still, strict=True)])
+    moved, rest = (flatten_updates(treedef, updates) for updates in taken)  # `rest` without a gradient
+    measured: list[Any] = jax.device_get([_sizes(*pair) for pair in zip(moved, rest, strict=True)])
     return [Effect(*map(_if_finite, pair)) for pair in measured]
 
 

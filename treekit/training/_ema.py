@@ -47,7 +47,7 @@ class ParamsEmaState(NamedTuple):
 
 AT_LEAST_FLOAT32[ParamsEmaState] = ("params_ema", "ema_next_weight", "ema_weight_sum")
 FOLLOWS_PARAMS[ParamsEmaState] = ("params_ema",)
-UNCHANGING.append(ParamsEmaState)
+UNCHANGING.add(ParamsEmaState)
 
 
 def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[ParamsEmaState]:

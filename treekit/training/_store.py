@@ -30,7 +30,7 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.preserve import like_updates, preserving
-from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, Entry, map_state
+from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, Entry, is_declared, map_state
 from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
 from treekit.training._eight_bits import decode_state, encode, is_code_dtype
 
@@ -193,8 +193,8 @@ class _Rules:
             elif not is_inexact_dtype(each, jnp.floating) or jnp.finfo(each).bits < 16:
                 raise TypeError(
                     f"{what} must be a floating dtype of 16 bits or more, such as jnp.bfloat16, found "
-                    f"{describe_value(each)}. For 8 "
-                    "bits, name the moments: dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
+                    f"{describe_value(each)}. For 8 bits, name the moments: dtype={{'mu': jnp.int8, 'nu': jnp.uint8}}, "
+                    "rounding='stochastic'"
                 )
 
     def keys_of(self, x: Any, entry: Entry) -> list[Any]:
@@ -205,15 +205,18 @@ class _Rules:
         patterns = [key for key in self.dtypes if key != entry.field and is_match(key, path)]
         return patterns + [key for key in self.dtypes if key == entry.field]
 
-    def dtype_of(self, x: Any, entry: Entry) -> Any:
-        """Return the dtype in which an array is stored; None if it may have any."""
+    def stored_dtype(self, x: Any, entry: Entry) -> Any:
+        """Return the dtype in which an array is stored.
+
+        None if no key matches, or if the array cannot be stored in the dtype of its key.
+        """
         keys = self.keys_of(x, entry)
         if not keys:
             return None
         wanted = jax.dtypes.canonicalize_dtype(self.dtypes[keys[0]])  # f32 for f64, unless x64 is enabled now
         if issubdtype(x.dtype, jnp.complexfloating):
             return x.dtype if x.dtype.itemsize <= 2 * wanted.itemsize else None
-        if _is_wide(entry) and wanted.itemsize < 4:
+        if is_declared(AT_LEAST_FLOAT32, entry) and wanted.itemsize < 4:
             return None if self.by_name else promoted_dtype(x, _FLOAT32)
         if not self.by_name and x.shape == () and wanted.itemsize < x.dtype.itemsize:
             return x.dtype  # in bf16, b2 = 0.999 would be 1
@@ -239,25 +242,20 @@ class _Rules:
         order = list(self.dtypes)
         for key, dtype in self.dtypes.items():
             deciding = dict.fromkeys(each[0] for each in keys if key in each)
-            if all(order.index(other) < order.index(key) for other in deciding):
+            if all(order.index(other) < order.index(key) for other in deciding):  # it always loses to an earlier one
                 raise ValueError(
                     f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, deciding))} before it "
                     "matches all that it does. The first pattern decides, and without one, the field"
                 )
             decided = [array for array, each in zip(arrays, keys, strict=True) if each[:1] == [key]]
-            if decided and all(self.dtype_of(*array) is None for array in decided):
+            if decided and all(self.stored_dtype(*array) is None for array in decided):
                 x, entry = decided[0]
                 what = f"{x.dtype}, and complex numbers are not rounded"
-                if _is_wide(entry):
+                if is_declared(AT_LEAST_FLOAT32, entry):
                     what = "an average of the params, or an accumulator of gradients, which needs float32 at least"
                 raise ValueError(
                     f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {_path_of(x, entry)} is {what}: leave {key!r} out"
                 )
-
-
-def _is_wide(entry: Entry) -> bool:
-    """Whether an array needs float32 at least: an average of the params, or an accumulator of gradients."""
-    return entry.field in AT_LEAST_FLOAT32.get(entry.owner, ())
 
 
 # ------------------------------------------------------------------------------------------------------ init and update
@@ -267,25 +265,27 @@ def _store(inner: Core, rules: _Rules, own: str) -> Core:
     """Return a core that stores the state of `inner` as the rules say, and computes in f32 at least."""
     inner_init, inner_update = inner
 
-    def wide(tree: PyTree) -> Any:
+    def at_stated_dtype(tree: PyTree) -> Any:
         """Cast a tree to the dtype that is stated for all state, at least."""
         if rules.by_name:
             return tree
         wanted = untyped.ShapeDtypeStruct((), jnp.dtype(rules.dtypes["**"]))
 
-        def widened(x: Any) -> Any:
+        def cast(x: Any) -> Any:
             is_float = can_be_trained(x) and not jnp.iscomplexobj(x)
             return lax.convert_element_type(x, promoted_dtype(x, wanted)) if is_float else x
 
-        return jtu.tree_map(widened, tree)
+        return jtu.tree_map(cast, tree)
 
     def init(params: Params) -> Any:
-        return _stored(_init_inside(inner_init, wide(params), own), rules, params)
+        return _stored(_init_inside(inner_init, at_stated_dtype(params), own), rules, params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         _check_state(state, rules, inner_init, updates if params is None else params)
-        out: tuple[Any, Any] = inner_update(wide(widen(updates)), widen(state), wide(widen(params)), **extra)
-        return out  # the boundary casts them to the dtypes that are preserved
+        inputs = at_stated_dtype(widen(updates)), widen(state), at_stated_dtype(widen(params))
+        # Whoever contains this core casts: the boundary all, a chain the updates that its next link receives.
+        out: tuple[Any, Any] = inner_update(*inputs, **extra)
+        return out
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -311,8 +311,8 @@ def _round(inner: Core, rules: _Rules, own: str, seed: int) -> Core:
                 f"{type(state).__name__}.{advice or ' Make it again with init'}"
             )
         _check_state(state.inner_state, rules, inner_init, like)
-        wide = widen(updates), widen(decode_state(state.inner_state)), widen(params)
-        new_updates, new_state = inner_update(*wide, **extra)
+        inputs = widen(updates), widen(decode_state(state.inner_state)), widen(params)
+        new_updates, new_state = inner_update(*inputs, **extra)
         random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, state.rounding_count)
         likes = like_updates(updates, params), state.inner_state
         own_bits = bits_like(likes, random_bits, is_leaf=is_codes)  # others for each array
@@ -351,7 +351,7 @@ def _stored(state: OptState, rules: _Rules, params: Params) -> Any:
         rules.check_used(arrays)
 
     def cast(x: Any, entry: Entry) -> Any:
-        dtype = rules.dtype_of(x, entry)
+        dtype = rules.stored_dtype(x, entry)
         if dtype is None:
             return x
         return Codes(encode(x, dtype)) if is_code_dtype(dtype) else lax.convert_element_type(x, dtype)
@@ -362,7 +362,7 @@ def _stored(state: OptState, rules: _Rules, params: Params) -> Any:
 def _check_state(state: OptState, rules: _Rules, init: Callable[[Any], Any], params: Params) -> None:
     """Raise an error where state was made without these rules: its dtypes would be kept silently."""
     for x, entry in _known_arrays(state, params):
-        dtype = rules.dtype_of(x, entry)
+        dtype = rules.stored_dtype(x, entry)
         if (dtype is None and not is_codes(x)) or dtype == x.dtype:
             continue
         advice = "Make it again with init"

@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from treekit._base.describe import count, describe, describe_function, describe_value, short_dtype
-from treekit._base.dtype import as_array, dtype_of, issubdtype
+from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array, shape_of
 from treekit._base.jax import is_ref, jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, is_variable, key_name, path_name, path_text
 from treekit._base.predicates import is_parameter
@@ -199,43 +199,30 @@ def summary(
         params, state = _as_passed_to_update(params, state)
     params = jtu.tree_map(_concrete, params)
     ones = filled(params, 1.0)
-    leaves = flatten_with_path(params, is_none)[0]
     start = jtu.tree_map(as_array, tx.init(ones) if state is None or step is not None else state)
     if step is not None:
         start = _at_step(step, start, ones, state)
     entries = map_state(start, ones)
-    owned: dict[int | None, list[Accumulator]] = {}
-    for x, entry in zip(jtu.tree_leaves(start), entries, strict=True):
-        name = entry.field or path_name(entry.path[: entry.depth])
-        array = Accumulator(name, path_name(entry.path), str(dtype_of(x)), int(getattr(x, "nbytes", 0)))
-        owned.setdefault(entry.param, []).append(array)
+    owned = _arrays_by_param(start, entries)
     is_later = state is not None and step is None
-    has_copies = is_later and _copies_params(tx, params, entries)  # of params that are not ones
-    when = "in the first step" if step is None else f"at step {step:,}"
+    # If a later state has copies of the real params, the decay is unknown, since it is measured with params of ones.
+    has_copies = is_later and _copies_params(tx, params, entries)
+    effects = find_effects(tx, ones, start, "in the first step" if step is None else f"at step {step:,}")
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
-    present = [(i, path, x) for i, (path, x) in enumerate(leaves) if x is not None]
     frozen = declared_frozen(params)
-    for (i, path, x), effect in zip(present, find_effects(tx, ones, start, when), strict=True):
+    # The numbers of leaves in `owned` and `frozen` count None too.
+    numbers = [i for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_none)) if x is not None]
+    for i, (path, x), effect in zip(numbers, flatten_with_path(params)[0], effects, strict=True):
         if describe_function(x):
             continue
-        shape, dtype = (np.shape(x), str(dtype_of(x))) if is_parameter(x) else ((), "")
+        shape, dtype = (shape_of(x), str(dtype_of(resolve_array(x)))) if is_parameter(x) else ((), "")
         kind = describe(untyped.ShapeDtypeStruct(shape, dtype) if dtype else x)
         decay = None if has_copies else effect.decay
         note = "trainable=False" if frozen[i] else effect.note
         rows.append(Row(path_name(path), kind, shape, dtype, effect.step, decay, tuple(owned.get(i, ())), note))
         keys.append(tuple(map(key_name, path)))
-    state_bytes = sum(x.bytes for arrays in owned.values() for x in arrays)
-    parameters = [row for row in rows if row.dtype]
-    totals = {
-        "leaves": len(parameters),
-        "unmoved": sum(map(_is_unmoved, parameters)),
-        "elements": sum(math.prod(row.shape) for row in parameters),
-        "bytes": sum(math.prod(row.shape) * jnp.dtype(row.dtype).itemsize for row in parameters),
-        "state_bytes": state_bytes,
-        "shared_bytes": state_bytes - sum(row.bytes for row in rows),
-    }
-    return Summary(tuple(rows), totals, _OF_LATER if is_later else "", tuple(keys))
+    return Summary(tuple(rows), _totals(rows, owned), _OF_LATER if is_later else "", tuple(keys))
 
 
 _OF_LATER = (
@@ -285,6 +272,30 @@ def _as_passed_to_update(params: Params, state: OptState) -> tuple[Any, Any]:
     if any(map(is_of_params, jtu.tree_leaves(state, is_leaf=is_variable))):
         return params, state
     return values_of_variables(params), values_of_variables(state)
+
+
+def _arrays_by_param(state: OptState, entries: Sequence[Entry]) -> dict[int | None, list[Accumulator]]:
+    """Return the arrays of a state, by the number of the parameter that they belong to, or None."""
+    owned: dict[int | None, list[Accumulator]] = {}
+    for x, entry in zip(jtu.tree_leaves(state), entries, strict=True):
+        name = entry.field or path_name(entry.path[: entry.depth])
+        array = Accumulator(name, path_name(entry.path), str(dtype_of(x)), int(getattr(x, "nbytes", 0)))
+        owned.setdefault(entry.param, []).append(array)
+    return owned
+
+
+def _totals(rows: Sequence[Row], owned: Mapping[int | None, list[Accumulator]]) -> dict[str, int]:
+    """Return the `totals` of a `Summary`."""
+    state_bytes = sum(x.bytes for arrays in owned.values() for x in arrays)
+    parameters = [row for row in rows if row.dtype]
+    return {
+        "leaves": len(parameters),
+        "unmoved": sum(map(_is_unmoved, parameters)),
+        "elements": sum(math.prod(row.shape) for row in parameters),
+        "bytes": sum(math.prod(row.shape) * jnp.dtype(row.dtype).itemsize for row in parameters),
+        "state_bytes": state_bytes,
+        "shared_bytes": state_bytes - sum(row.bytes for row in rows),
+    }
 
 
 def _last_line(totals: Mapping[str, int]) -> str:

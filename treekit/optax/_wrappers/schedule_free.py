@@ -25,8 +25,8 @@ _CHANGING: Any = (
     optax.contrib.SplitRealAndImaginaryState,
     *existing(optax.contrib, "GaLoreState"),
 )
-# Those that return the updates that they receive. Who makes another one adds its class.
-UNCHANGING: list[Any] = existing(optax, "MonitorState")
+# Those that return the updates that they receive. A module that defines another such state adds its class.
+UNCHANGING: set[Any] = set(existing(optax, "MonitorState"))
 
 
 def schedule_free_eval_params(state: OptState, params: T) -> T:
