@@ -14,7 +14,7 @@ from treekit._base.describe import count, describe, describe_function, describe_
 from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array, shape_of
 from treekit._base.jax import is_ref, jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, is_variable, key_name, path_name, path_text
-from treekit._base.predicates import is_parameter
+from treekit._base.predicates import floats_as_arrays, is_parameter
 from treekit._base.table import ROWS, Table, in_colours, left_out
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike
@@ -197,7 +197,8 @@ def summary(
         _check_step(step)
     if state is not None:
         params, state = _as_passed_to_update(params, state)
-    params = jtu.tree_map(_concrete, params)
+    treedef = jtu.tree_structure(params)
+    params = treedef.unflatten(floats_as_arrays([_concrete(x) for x in jtu.tree_leaves(params)]))
     ones = filled(params, 1.0)
     start = jtu.tree_map(as_array, tx.init(ones) if state is None or step is not None else state)
     if step is not None:
