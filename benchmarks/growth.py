@@ -55,7 +55,7 @@ OPTIMIZERS: dict[str, Any] = {
     "MultiSteps": optax.MultiSteps(ADAM, 2),
     "apply_if_finite": optax.apply_if_finite(ADAM, 2),
     "params_ema": optax.chain(ADAM, training.params_ema(0.9)),
-    "dtype_preserving, 8 bits": training.store_state(ADAM, CODES, rounding="stochastic"),
+    "store_state, 8 bits": training.store_state(ADAM, CODES, rounding="stochastic"),
 }
 
 

@@ -321,7 +321,7 @@ def parts_of(machine: Machine) -> Parts:
             },
         ),
         "16 and 8 bits": (
-            "Bytes per parameter of one step of adamw; dtype_preserving, with a key where it rounds stochastically.",
+            "Bytes per parameter of one step of adamw; store_state, with a key where it rounds stochastically.",
             lambda: rounded_columns(device()),
         ),
         "sharded over eight": (OF_SHARDED, lambda: sharded_columns(machine.mesh(), {**WRAPPERS, **accumulated})),

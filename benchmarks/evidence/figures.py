@@ -73,7 +73,7 @@ def of_eager() -> Iterator[Figure]:
     calls: dict[str, Callable[[], object]] = {
         "stochastic_round": lambda: training.stochastic_round(x, jnp.bfloat16, key),
         "apply_updates(key=)": lambda: tko.apply_updates([x.astype(jnp.bfloat16)], [x], key=key),
-        'dtype_preserving(rounding="stochastic")': stepping(training.store_state(tko.adam(0.1), rounding="stochastic")),
+        'store_state(rounding="stochastic")': stepping(training.store_state(tko.adam(0.1), rounding="stochastic")),
         "MultiSteps": stepping(tko.MultiSteps(tko.adam(0.1), 3)),
         "apply_if_finite": stepping(tko.apply_if_finite(tko.adam(0.1), 3)),
         "conditionally_mask": stepping(tko.conditionally_mask(tko.adam(0.1), lambda i: i % 2 == 0)),
