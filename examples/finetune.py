@@ -349,11 +349,9 @@ def save(run: Run, path: Path) -> None:
 
 def restore(path: Path, start: Callable[[], Run]) -> Run:
     """A run from a file. What `start` would return says what has to be in it."""
-    arrays = load_file(path)
-    key = jax.random.wrap_key_data(arrays.pop("key"))
     run: Run
-    run, _ = treekit.graft(jax.eval_shape(start), arrays)
-    return treekit.replace(run, key=key)
+    run, _ = treekit.graft(jax.eval_shape(start), load_file(path))
+    return run
 
 
 def fine_tune(
