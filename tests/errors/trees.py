@@ -64,7 +64,7 @@ MISTAKES: dict[str, Mistake] = {
     "an empty list for where": Mistake(lambda: AT([], TREE, replace_fn=str), ValueError, "where"),
     "a name with a typo": Mistake(lambda: AT("layers.0.lfet", TREE, 0), ValueError, "layers.0.left"),
     "a class without instances": Mistake(lambda: AT(LINEAR, TREE, 0), ValueError, "Linear"),
-    "a class that was defined anew": Mistake(lambda: AT(cell(), cell()(1), 0), ValueError, "defined anew"),
+    "a class that was defined anew": Mistake(lambda: AT(cell(), cell()(1), 0), ValueError, "defined again"),
     "a regular expression for a part of a name": Mistake(
         lambda: AT(re.compile("left"), TREE, 0), ValueError, "part of head.x.left"
     ),

@@ -167,7 +167,7 @@ def describe_types(a: object, b: object) -> tuple[str, str]:
 def describe_values(a: object, b: object) -> tuple[str, str]:
     """Write two values on one line each; long ones from where they begin to differ.
 
-    Arrays are written by their values only if all else is equal.
+    Arrays are written by their values only if everything else is equal.
     """
     left, right = _on_one_line(a), _on_one_line(b)
     if left == right:

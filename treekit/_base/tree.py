@@ -33,7 +33,7 @@ def children_of(x: object) -> dict[Any, Any]:
 
 
 def in_nodes_of(like: PyTree, tree: PyTree, kind: type[Any] = Mapping) -> Any:
-    """Return a tree in the nodes that another one has in its place, of whatever class, if their keys are the same.
+    """Return a tree in the nodes of another one, of whatever class, where their keys are the same.
 
     Args:
         like: the other tree.

@@ -36,12 +36,10 @@ def replace(node: T, /, **fields: object) -> T:
     """
     layout = layout_of(type(node))
     if layout is None:
-        advice = ". To replace parts of any tree, use treekit.tree_at"
-        if isinstance(node, dict):
-            advice += "; for the items of a dict, write {**tree, **items}"
         raise TypeError(
             "replace takes an instance of a class made by treekit.node or register_node, not of "
-            f"{type(node).__qualname__}{advice}"
+            f"{type(node).__qualname__}. To replace parts of any tree, use treekit.tree_at; for the items of a dict, "
+            "write {**tree, **items}"
         )
     if unknown := sorted(fields.keys() - set(layout.names)):
         raise TypeError(

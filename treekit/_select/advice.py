@@ -33,8 +33,8 @@ def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:
     instances = f"It has instances of {', '.join(sorted(set(classes.values())))}" if classes else "It is empty"
     if any((x.__module__, x.__qualname__) == (cls.__module__, cls.__qualname__) for x in classes):
         instances = (
-            "It has instances of a class of that name, which was defined anew since, as when a cell of a notebook is "
-            "run again: create the tree again"
+            "It has instances of a class of that name, which has been defined again since, as by a cell of a notebook: "
+            "create the tree again"
         )
     return f"the tree has no instance of {cls.__qualname__}. {instances}"
 

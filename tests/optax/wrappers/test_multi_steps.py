@@ -372,10 +372,10 @@ def test_the_mean_of_f64_gradients_has_the_precision_of_f64(jitted: bool) -> Non
         ms: Any = tko.MultiSteps(tko.sgd(1.0), 3, weighted=True)
         update: Any = jax.jit(ms.update) if jitted else ms.update
         weights, grads = np.array([0.1, 0.7, 0.3]), np.array([1 / 3, -2 / 7, 5 / 11])
-        state = ms.init(jnp.zeros((), jnp.float64))
+        found, state = None, ms.init(jnp.zeros((), jnp.float64))
         for weight, grad in zip(weights, grads, strict=True):
             found, state = update(jnp.asarray(grad), state, weight=weight)
-        np.testing.assert_allclose(found, -np.average(grads, weights=weights), rtol=1e-14)
+        np.testing.assert_allclose(np.asarray(found), -np.average(grads, weights=weights), rtol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", ["int4", "int32", "float8_e5m2", "float16"])

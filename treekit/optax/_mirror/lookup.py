@@ -14,11 +14,11 @@ from treekit.optax._mirror.ours import OURS
 from treekit.optax._mirror.tree_functions import apply_to_parameters, is_on_trees
 from treekit.optax._wrappers.call import ORIGINALS, bind, check_numbers, converted
 
-_WRAPPED: dict[Any, Any] = {}  # what stands in the place of each function of Optax that has been looked up
+_WRAPPED: dict[Any, Any] = {}  # treekit's replacement for each function of Optax that has been looked up
 
 
 def wrap(value: Any, name: str, module: str) -> Any:
-    """Return what stands in the place of a value of Optax; most values stay as they are.
+    """Return treekit's replacement for a value of Optax; most values stay as they are.
 
     Functions that return transformations are wrapped, and so are functions that compute on trees.
 

@@ -1,4 +1,4 @@
-"""The functions and classes of treekit that stand in the place of Optax's."""
+"""Treekit's own functions and classes under names of Optax."""
 
 from typing import Any
 
