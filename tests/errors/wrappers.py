@@ -171,6 +171,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: jitted(tko.inject_hyperparams(tko.contrib.reduce_on_plateau)(factor=0.5), value=1.0),
         NO_VALUE,
         "no value in Python: accumulation_size, atol, cooldown, factor",
+        needs=("optax>=0.2.8",),
     ),
     "a number for sm3": Mistake(
         lambda: resumed(tko.sm3(0.1), tko.sm3(0.1), {**PARAMS, "rate": jnp.ones(())}),

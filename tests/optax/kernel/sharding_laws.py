@@ -230,6 +230,7 @@ def test_chosen_sharding(on: Sharded) -> None:
     assert jax.jit(tx.init)([on.params["w"].T])[0][0].sharding.spec == spec
 
 
+@needs("jax>=0.10")  # with which Optax does so too
 @pytest.mark.parametrize("axes", ["auto"])
 def test_steps_in_shard_map_that_some_devices_skip(on: Sharded) -> None:
     """One param is sharded, another is replicated: whether a step is skipped, and so the state, differs by device."""

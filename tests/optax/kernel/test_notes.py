@@ -22,7 +22,7 @@ def with_optax(updates: Any) -> Any:
 
 def notes(tx: Any, step: Any) -> str:
     """What is noted on the error of a step."""
-    with pytest.raises((IndexError, ValueError), match=r"index|own|structure") as raised:
+    with pytest.raises((IndexError, ValueError), match=r"index|own|structure|Expected") as raised:
         step(tx.update)(PARAMS, tx.init(PARAMS), PARAMS)
     return "\n".join(x for x in getattr(raised.value, "__notes__", []) if "Optax" in x)
 

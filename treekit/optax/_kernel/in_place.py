@@ -51,7 +51,8 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
             return state[0]
 
         def body(state: PyTree) -> Any:
-            return jnp.zeros_like(flag), traced(state[1], consts=consts)
+            done = varying_over(jnp.zeros_like(flag), varying_axes(flag))
+            return done, traced(state[1], consts=consts)
 
         return lax.while_loop(is_due, body, (flag, carry))[1]
 
