@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+import treekit as tk
 from tests.optax import cases
 from tests.releases import enable_x64
 from treekit import optax as tko
@@ -133,3 +134,21 @@ def test_without_a_line_search_the_argument_grad_is_not_read() -> None:
     params, tx = cases.matrix(), tko.flatten(tko.lbfgs(0.1, linesearch=None))
     state = tx.init(params)
     assert cases.same_bits(tx.update(params, state, params, grad=params), tx.update(params, state, params))
+
+
+def test_a_missing_gradient_is_as_a_zero_gradient_since_each_pair_of_steps_is_of_all_params() -> None:
+    def loss(params: Any) -> Any:
+        return jnp.sum((params["a"] - 1.5) ** 2) + jnp.sum((params["b"] * params["a"]) ** 2)
+
+    def trained(missing: Any) -> Any:
+        params: Any = {"a": jnp.array([1.0, 2.0]), "b": jnp.array([3.0, 4.0])}
+        tx: Any = tko.lbfgs(memory_size=2)
+        state = tx.init(params)
+        for _ in range(6):
+            value, grads = jax.value_and_grad(loss)(params)
+            grads = grads | {"b": missing}
+            updates, state = tx.update(grads, state, params, value=value, grad=grads, value_fn=loss)
+            params = tko.apply_updates(params, updates)
+        return params["a"], state[0]
+
+    assert not tk.tree_diff(trained(None), trained(jnp.zeros(2)))

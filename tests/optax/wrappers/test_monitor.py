@@ -2,13 +2,14 @@
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from tests.releases import needs
+from tests.releases import keys, needs
 from treekit import optax as tko
 
 pytestmark = needs("optax.monitor")
@@ -48,3 +49,22 @@ def test_tree_map_params_maps_the_other_states() -> None:
     marked: Any = tko.tree_map_params(tx, lambda _: "param", state, transform_non_params=lambda _: "other")
     assert marked[1][0].mu["w"] == "param"
     assert marked[0].measurements == jax.tree.map(lambda _: "other", state[0].measurements)
+
+
+@pytest.mark.parametrize("name", keys(["snapshot", "monitor", "average"], {"average": "optax.measure_with_ema"}))
+def test_what_is_named_as_the_params_are_is_measured_without_a_gradient_too(name: str) -> None:
+    def measure(updates: Any) -> dict[str, Any]:
+        return dict.fromkeys(("w", "b"), tko.tree.max(updates))
+
+    makes: dict[str, Callable[[], Any]] = {
+        "snapshot": lambda: tko.snapshot("m", measure),
+        "monitor": lambda: tko.monitor({"m": measure}),
+        "average": lambda: tko.monitor({"m": tko.measure_with_ema(measure, 0.5)}),
+    }
+    tx = makes[name]()
+    params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    state = tx.init(params)
+    for grads in ({"w": params["w"], "b": 5 * params["b"]}, *[{"w": 2 * params["w"], "b": None}] * 2):
+        _, state = tx.update(grads, state, params)
+    measured = tko.tree.get(state, "m")
+    assert float(measured["w"]) == float(measured["b"]) < 5

@@ -16,7 +16,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import flatten_with_path, is_variable
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
-from treekit.optax._kernel.releases import MonitorState
+from treekit.optax._kernel.releases import MonitorState, SnapshotState
 
 
 class Entry(NamedTuple):
@@ -45,10 +45,17 @@ class Entry(NamedTuple):
 Fields = dict[Any, tuple[str, ...]]
 # Averages of params and accumulators of gradients, which need float32 at least.
 AT_LEAST_FLOAT32: Fields = {}
-# Copies and averages of the current params, which follow them in every step, also without a gradient.
-FOLLOWS_PARAMS: Fields = {optax.contrib.SAMState: ("cache",)}
+# Copies and averages of the current params, which follow them in every step, also without a gradient. L-BFGS keeps
+# pairs of steps over all params: one that is older for some of them is of no step.
+FOLLOWS_PARAMS: Fields = {
+    optax.contrib.SAMState: ("cache",),
+    optax.ScaleByLBFGSState: ("params", "updates", "diff_params_memory", "diff_updates_memory"),
+}
 # What belongs to no parameter, even if it has the structure of the params: what a user measures by name.
-OF_NO_PARAM: Fields = {MonitorState: ("measurements",)}
+OF_NO_PARAM: Fields = {
+    MonitorState: ("measurements", "measure_states"),
+    SnapshotState: ("measurement",),
+}
 
 
 def is_declared(fields: Fields, entry: Entry) -> bool:
@@ -68,7 +75,12 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     numbered = treedef.unflatten(range(len(leaves)))
 
     def entries(x: object, path: KeyPath, owner: Any, field: str, in_rounds: bool) -> Iterator[Entry]:
-        pairs = None if field in OF_NO_PARAM.get(owner, ()) else leaves_by_param(x, numbered)
+        if field in OF_NO_PARAM.get(owner, ()):
+            for below, _ in flatten_with_path(x)[0]:
+                whole = (*path, *below)
+                yield Entry(whole, len(whole), owner, field, None, in_rounds)
+            return
+        pairs = leaves_by_param(x, numbered)
         if pairs is not None and isinstance(numbered, int) and not _is_like_array(x, leaves[0]):
             pairs = None
         if pairs is not None:
