@@ -366,6 +366,18 @@ def test_a_small_weight_counts_in_a_sum_before_a_large_one() -> None:
     assert float(update) == -2
 
 
+@pytest.mark.parametrize("weight, grad", [(1e5, 1e-4), (1e-8, 1e3)])
+@pytest.mark.parametrize("accumulator_dtype", ["float16", None])
+def test_a_weight_that_the_accumulator_cannot_represent_counts_in_a_sum(
+    accumulator_dtype: str | None, weight: float, grad: float
+) -> None:
+    ms: Any = tko.MultiSteps(tko.sgd(1.0), 2, use_grad_mean=False, weighted=True, accumulator_dtype=accumulator_dtype)
+    update, state = None, ms.init(jnp.zeros(2, jnp.float16))
+    for _ in range(2):
+        update, state = ms.update(jnp.full(2, grad, jnp.float16), state, weight=weight)
+    np.testing.assert_allclose(np.asarray(update, float), -2 * weight * grad, rtol=1e-2)
+
+
 @pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
 def test_the_mean_of_f64_gradients_has_the_precision_of_f64(jitted: bool) -> None:
     with enable_x64(True):

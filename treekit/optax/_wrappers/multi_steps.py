@@ -310,9 +310,9 @@ class _Steps:
 
 def _factor(mean: bool, weight: Float[Array, ""], weight_sum: Float[Array, ""], acc: HasDtype) -> Any:
     """Return what a gradient is divided by in a mean, or multiplied by in a sum, for an accumulator of this dtype."""
-    if not mean:
-        return weight.astype(acc.dtype)
     wide = promoted_dtype(weight, acc)  # float16 cannot represent 100,000 tokens
+    if not mean:
+        return weight.astype(wide)
     is_skipped = weight == 0
     # Also where the result is not chosen, a derivative of 0 / 0 is NaN.
     parts = weight_sum.astype(wide) / jnp.where(is_skipped, 1, weight).astype(wide)
@@ -331,7 +331,7 @@ def _accumulate_one(
     if mean:  # Welford's update of the mean, which never needs a sum that is k times as large
         first, more = grad, acc + (grad - acc) / factor
     else:
-        first = factor * grad
+        first = (factor * grad).astype(acc.dtype)
         more = acc + first
     new = lax.select(is_first, first, more)  # not added to zero, so that -0.0 is preserved
     return new if is_skipped is None else lax.select(is_skipped, acc, new)
