@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import types
 import typing
 import weakref
 from collections.abc import Callable
@@ -186,6 +187,13 @@ def test_the_parameter_says_what_a_function_and_an_int_are(factory: Any, of_func
         assert sort(value, factory=factory, only=name)[0] == "number"
     assert sort(True, factory=factory)[0] == "static"
     assert sort(0.5, factory=factory)[0] == ("static" if of_function == "static" else "number")
+
+
+def test_one_annotation_that_only_type_checkers_know_does_not_hide_the_others() -> None:
+    module: Any = types.ModuleType("with_quoted_annotations")
+    body = "def factory(rate: float, n: int, mask_like: 'Absent' = None): return optax.scale(rate * n)"
+    exec(f"from __future__ import annotations\nimport optax\n{body}", module.__dict__)
+    assert set(inject(module.factory)(0.1, 3).init(jnp.ones(2)).hyperparams) == {"rate"}
 
 
 @needs("optax.contrib.adopt")

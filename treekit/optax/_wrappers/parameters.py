@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import types
 import typing
 import weakref
 from collections.abc import Callable, Mapping
@@ -77,12 +78,23 @@ def read_signature(factory: Callable[..., Any]) -> Signature:
         return _READ[function]
     try:
         signature = inspect.signature(factory, eval_str=True)
-    except Exception:  # a quoted annotation that only type checkers know does not say anything
+    except Exception:  # a quoted annotation that only type checkers know does not say anything; the others do
         signature = inspect.signature(factory)
+        names = getattr(function, "__globals__", {})
+        known = [x.replace(annotation=_evaluated(x.annotation, names)) for x in signature.parameters.values()]
+        signature = signature.replace(parameters=known)
     read = signature, {name: Parameter.of(x) for name, x in signature.parameters.items()}
     with contextlib.suppress(TypeError):
         _READ[function] = read
     return read
+
+
+def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
+    """Return what an annotation says that may be quoted, or the quotation if its names are not defined."""
+    with contextlib.suppress(Exception):
+        hints = typing.get_type_hints(types.SimpleNamespace(__annotations__={"x": annotation}), names)
+        return hints["x"]
+    return annotation
 
 
 _READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
