@@ -16,6 +16,7 @@ import pytest
 from flax import nnx
 
 import treekit as tk
+from tests.releases import needs
 from tests.trees import untyped
 from treekit import optax as tko
 
@@ -101,6 +102,21 @@ def test_what_no_path_selects_is_still_false_where_a_leaf_mask_does_not_ask() ->
     of_matrices, of_function = tk.leaf_mask(is_matrix), tk.path_mask("activation")
     masks = (of_matrices | of_function, of_matrices & of_function, ~of_matrices & of_function)
     assert [tk.tree_find(mask(LAYER), "activation")["activation"] for mask in masks] == [True, False, False]
+
+
+@needs("jax.new_ref")
+def test_a_ref_counts_as_its_array() -> None:
+    model = {"w": jax.new_ref(jnp.ones((2, 2))), "b": jax.new_ref(jnp.ones(2)), "f": len}
+    mask = tk.leaf_mask(is_matrix)
+    assert mask(model) == {"w": True, "b": False, "f": False}
+    assert (~mask)(model) == {"w": False, "b": True, "f": False}
+
+
+def test_the_advice_of_an_error_is_about_arrays_only_also_in_a_tree_of_arrays() -> None:
+    mask = tk.leaf_mask(lambda x: x.absent)
+    for tree in ({"w": jnp.ones(2)}, {"w": jnp.ones(2), "f": len}):
+        with pytest.raises(ValueError, match=r"leaf w .*every array$"):
+            mask(tree)
 
 
 def test_equal_ones_are_equal_and_survive_a_copy() -> None:

@@ -252,10 +252,10 @@ def _checked(
         if len(got) < len(asked):
             raise RuntimeError("the predicate raised StopIteration")  # which ends `map` silently
     except Exception as error:
-        every = "every leaf, functions and numbers too: let it begin with treekit.is_array(leaf) and"
+        every = "every leaf, functions and numbers too: let it begin with `treekit.is_array(leaf) and`"
         raise ValueError(
             f"{name} raised an error for {place(len(got))}: {describe_error(error)}. A predicate is called with "
-            f"{every if len(asked) == len(leaves) else 'every array'}"
+            f"{'every array' if name == 'leaf_mask' else every}"
         ) from error
     for i, answer in enumerate(got):
         if type(answer) is bool:

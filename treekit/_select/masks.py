@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import jax
 
 from treekit._base.describe import describe_value
-from treekit._base.jax import jtu
+from treekit._base.jax import is_ref, jtu
 from treekit._base.predicates import is_array
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._select.filter import TreeSpec, answers_of
@@ -125,7 +125,7 @@ class LeafMask(MaskSpec):
 
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        asked = [i for i, x in enumerate(leaves) if is_array(x) or isinstance(x, jax.ShapeDtypeStruct)]
+        asked = [i for i, x in enumerate(leaves) if is_array(x) or is_ref(x) or isinstance(x, jax.ShapeDtypeStruct)]
         answers: list[Any] = [None] * len(leaves)
         for i, answer in zip(asked, answers_of("leaf_mask", self.predicate, asked, leaves, treedef), strict=True):
             answers[i] = answer

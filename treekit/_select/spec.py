@@ -102,12 +102,13 @@ def _check_no_predicate(
         except Exception:  # a function of the tree may raise anything for a leaf
             return
         if is_spec_leaf(answer) and answer is not None and bool(answer != result):
+            is_mask = isinstance(answer, bool)
+            written = "treekit.leaf_mask(predicate)" if is_mask else "lambda params: jax.tree.map(predicate, params)"
             raise ValueError(
                 f"the function given as {name} is a predicate on leaves: it returned {result!r} for all of the params "
                 f"(here {type(params).__name__}), and {answer!r} for the leaf at {path_text(path)}. "
                 f"{name} is called with all of the params. Write "
-                f"{name}=lambda params: jax.tree.map(predicate, params), or select "
-                "by key path, with treekit.path_mask or treekit.path_labels"
+                f"{name}={written}, or select by key path, with treekit.path_mask or treekit.path_labels"
             )
 
 
