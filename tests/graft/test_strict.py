@@ -106,6 +106,13 @@ def test_where_one_tree_is_nested_the_error_says_how_to_reach_it(name: str) -> N
     assert not report.fresh and all(map(np.all, jax.tree.leaves(got)))
 
 
+def test_where_several_parts_of_a_checkpoint_fit_the_error_takes_none_of_them() -> None:
+    old = {"params": FILLED, "opt_state": {"mu": FILLED, "nu": FILLED, "count": ones(())}}
+    with pytest.raises(ValueError, match=r"in several places, below opt_state\.mu, opt_state\.nu, params:") as caught:
+        tk.graft(MODEL, old)
+    assert "rename={" not in str(caught.value)
+
+
 DEEP = ".".join(["layers", "0", "w"] * 1000)
 HOSTILE = {
     "a name of many parts": {DEEP: zeros(1), "x": zeros(1)},

@@ -120,23 +120,28 @@ def nested(lacking: Sequence[str], unused: Sequence[str], old: PyTree, rename: M
         old: the old tree.
         rename: as in `graft`.
     """
-    prefix = _prefix(lacking, unused)
-    if prefix:
+    several = _prefixes(lacking, unused)
+    if len(several) > 1:  # of a checkpoint, the weights and Adam's moments
+        return f"The old tree has them in several places, below {listed(several)}: pass only that part of it."
+    for prefix in several:
         below = [x for x in unused if x.startswith(f"{prefix}.")]
         drop = cover(sorted(set(unused).difference(below)), below)
         rules = dict(rename) | {f"{prefix}.**": "**"} | dict.fromkeys(drop)
         part = f", or old[{_literal(prefix)}] for the old tree" if is_mapping(old) and prefix in old else ""
         return f"The old tree has them below {prefix!r}: pass rename={_literal(rules)}{part}."
-    prefix = _prefix(unused, lacking)
-    rules = dict(rename) | {"**": f"{prefix}.**"}
-    return f"The new tree has them below {prefix!r}: pass rename={_literal(rules)}." if prefix else ""
+    several = _prefixes(unused, lacking)
+    if len(several) > 1:
+        return f"The new tree has them in several places, below {listed(several)}."
+    for prefix in several:
+        return f"The new tree has them below {prefix!r}: pass rename={_literal(dict(rename) | {'**': f'{prefix}.**'})}."
+    return ""
 
 
-def _prefix(names: Sequence[str], longer: Sequence[str]) -> str:
-    """Return what leads from all of these names to others, "a" from "w" to "a.w"; "" if nothing does."""
+def _prefixes(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    """Return all that leads from these names to others, "a" from "w" to "a.w"."""
     name, others = max(names, key=len, default=""), set(longer)
     prefixes = (x.removesuffix(f".{name}") for x in longer if x.endswith(f".{name}"))
-    return next((x for x in prefixes if name and all(f"{x}.{each}" in others for each in names)), "")
+    return [x for x in prefixes if name and all(f"{x}.{each}" in others for each in names)]
 
 
 def hints(lacking: Sequence[Leaf], unused: Sequence[Leaf], has_states: bool, has_matches: bool) -> Iterator[str]:

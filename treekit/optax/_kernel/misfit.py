@@ -150,10 +150,8 @@ def _error(
     with contextlib.suppress(Exception):  # if nothing fits, or what fits is not certain
         untyped.eval_shape(carry_over, state)  # with shapes, so that no array is copied
         kept, all_ = len(reports[0].kept), len(reports[0])
-        advice += (
-            f", or carry over what fits, {kept} of {count(all_, 'array')}: "
-            "treekit.graft(optimizer.init(params), state, strict=False)[0]"
-        )
+        fits = f"{kept} of {count(all_, 'array')}: treekit.graft(optimizer.init(params), state, strict=False)[0]"
+        advice += f", or carry over what fits, {fits}" if kept else ""
     return StateError(
         f"the state does not fit this optimizer and these params. {advice}.{hint}\nstate | what init makes:\n"
         f"{differences}{cause}"
