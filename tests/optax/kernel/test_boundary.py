@@ -454,3 +454,14 @@ def test_optimistix_compiles_once_for_two_rates_and_differentiates_by_one() -> N
     """As its own test_optax_recompilation: `closure_to_pytree` finds the rate. Beartype would hide it, so not here."""
     ran = subprocess.run([sys.executable, "-c", OPTIMISTIX], capture_output=True, text=True, check=False)
     assert ran.stdout.split() == [*["0"] * 4, "True"], ran.stderr
+
+
+@pytest.mark.parametrize("make", [tko.adan, tko.lbfgs, lambda rate: tko.sgd(rate, momentum=0.9), tko.lars])
+def test_a_step_that_donates_the_state_of_an_eager_one_deletes_nothing_else(make: Any) -> None:
+    params, grads = {"w": jnp.ones((2, 3))}, {"w": jnp.full((2, 3), 2.0)}
+    tx: Any = tko.chain(make(0.1))
+    state = tx.init(params)
+    extra: Any = {"value": 1.0, "grad": grads, "value_fn": lambda p: jnp.sum(p["w"])} if make is tko.lbfgs else {}
+    updates, state = tx.update(grads, state, params, **extra)
+    jax.jit(lambda state: state, donate_argnums=0)(state)
+    assert not any(x.is_deleted() for x in jax.tree.leaves((params, grads, updates)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from treekit._base.describe import describe
-from treekit._base.dtype import as_array, has_no_update, shape_of
+from treekit._base.dtype import as_array, has_no_update, shape_of, unshared
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_numeric_array, is_parameter
@@ -127,7 +127,10 @@ def cross(updates: Updates, params: Params, extra: dict[str, Any]) -> tuple[Insi
         if missing:
             without_update, new_state = _hold(missing, state, new_state, inside_updates)
             news = [None if i in without_update else x for i, x in enumerate(news)]
-        return flat.treedef.unflatten(news), new_state
+        # Outside of jit, adan keeps the gradient itself: a step that donates the state would delete the caller's.
+        leaves, treedef = jtu.tree_flatten(new_state)
+        owned = unshared(leaves, jtu.tree_leaves((news, inside_updates, inside_params)))
+        return flat.treedef.unflatten(news), treedef.unflatten(owned)
 
     return Inside(inside_updates, inside_params, views), leave
 
