@@ -188,7 +188,7 @@ MISTAKES: dict[str, Mistake] = {
     "the state for the params of summary": Mistake(
         lambda: training.summary(ADAM, {"opt": OF_ADAM}), TypeError, "opt.0"
     ),
-    "a summary at a step that is no int": Mistake(
+    "a summary at a step that is not an int": Mistake(
         lambda: training.summary(ADAM, PARAMS, step=0.5), TypeError, "found 0.5"
     ),
     "a summary at a step before the first": Mistake(

@@ -120,21 +120,20 @@ def nested(lacking: Sequence[str], unused: Sequence[str], old: PyTree, rename: M
         old: the old tree.
         rename: as in `graft`.
     """
-    several = _prefixes(lacking, unused)
-    if len(several) > 1:  # of a checkpoint, the weights and Adam's moments
-        return f"The old tree has them in several places, below {listed(several)}: pass only that part of it."
-    for prefix in several:
+    prefix, *others = _prefixes(lacking, unused) or [""]
+    if others:  # of a checkpoint, the weights and Adam's moments
+        return f"The old tree has them in several places, below {listed([prefix, *others])}: pass only that part of it."
+    if prefix:
         below = [x for x in unused if x.startswith(f"{prefix}.")]
         drop = cover(sorted(set(unused).difference(below)), below)
         rules = dict(rename) | {f"{prefix}.**": "**"} | dict.fromkeys(drop)
         part = f", or old[{_literal(prefix)}] for the old tree" if is_mapping(old) and prefix in old else ""
         return f"The old tree has them below {prefix!r}: pass rename={_literal(rules)}{part}."
-    several = _prefixes(unused, lacking)
-    if len(several) > 1:
-        return f"The new tree has them in several places, below {listed(several)}."
-    for prefix in several:
-        return f"The new tree has them below {prefix!r}: pass rename={_literal(dict(rename) | {'**': f'{prefix}.**'})}."
-    return ""
+    prefix, *others = _prefixes(unused, lacking) or [""]
+    if others:
+        return f"The new tree has them in several places, below {listed([prefix, *others])}: pass only that part of it."
+    rules = dict(rename) | {"**": f"{prefix}.**"}
+    return f"The new tree has them below {prefix!r}: pass rename={_literal(rules)}." if prefix else ""
 
 
 def _prefixes(names: Sequence[str], longer: Sequence[str]) -> list[str]:

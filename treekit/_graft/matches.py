@@ -103,7 +103,7 @@ def _moments(states: _States) -> Matches:
 
 
 def _origins(new: Iterable[Leaf], matches: Matches, states: _States) -> _Origins:
-    """Return the old states that moments come from, unless there are no old moments below the same keys."""
+    """Return the old states that moments come from, for those with old moments below the same keys."""
     origins: dict[object, set[StateNode]] = defaultdict(set)
     old_keys = {slot.keys for slot in states.theirs if slot.is_of_param}
     for leaf in [leaf for leaf in new if leaf.slot.is_of_param and leaf.slot.keys in old_keys]:

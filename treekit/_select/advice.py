@@ -13,7 +13,7 @@ from treekit._base.layouts import layout_of
 def unnamed_field(field: str, nodes: Iterable[object]) -> str:
     """Say for an error that one of these nodes, which has a field of this name, is registered without key paths.
 
-    The text begins with ". ", to follow the rest of the error; it is "" if there is no such node.
+    The text begins with ". ", to follow the rest of the error; it is "" if all of them have key paths.
     """
     for x in nodes:
         if (field in field_names(x) or field in getattr(x, "__dict__", ())) and not has_keys(x):

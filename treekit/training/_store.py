@@ -97,7 +97,7 @@ def store_state(
     f32, and rounds at random, without bias.
 
     In 8 bits, moments are stored as codes: `dtype={"mu": jnp.int8, "nu": jnp.uint8}`. A code consists of the
-    upper bits of the f32, so there is no scale. In the state, each array of codes is a node, `Codes`, with one leaf;
+    upper bits of the f32, without a scale. In the state, each array of codes is a node, `Codes`, with one leaf;
     `training.decode_state` returns the numbers. int8 is for moments with a sign, from 4.7e-9 to 14; uint8 for
     those that are never negative, from 1.7e-17 to 192. You say the sign: docs/guides/precision.md has those of Optax's
     optimizers. Larger numbers are stored as the largest. Inf, NaN, and negative numbers in uint8 become NaN. Arrays of

@@ -28,7 +28,7 @@ def notes(tx: Any, step: Any) -> str:
 
 
 SM3 = "scale_by_sm3 of Optax (optax._src.transform) for the leaf layer.scale, which is f32[]. Its arguments: b1=0.9"
-# In each wrapper, the note is that of the innermost transformation. What a link before it computed is no leaf.
+# In each wrapper, the note is that of the innermost transformation. What earlier links computed are not its leaves.
 NOTED: dict[str, tuple[Any, str]] = {
     "alone": (tko.sm3(0.1), SM3),
     "in a chain": (tko.chain(tko.identity(), tko.sm3(0.1)), SM3),

@@ -75,19 +75,15 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     numbered = treedef.unflatten(range(len(leaves)))
 
     def entries(x: object, path: KeyPath, owner: Any, field: str, in_rounds: bool) -> Iterator[Entry]:
-        if field in OF_NO_PARAM.get(owner, ()):
-            for below, _ in flatten_with_path(x)[0]:
-                whole = (*path, *below)
-                yield Entry(whole, len(whole), owner, field, None, in_rounds)
-            return
-        pairs = leaves_by_param(x, numbered)
+        is_measured = field in OF_NO_PARAM.get(owner, ())
+        pairs = None if is_measured else leaves_by_param(x, numbered)
         if pairs is not None and isinstance(numbered, int) and not _is_like_array(x, leaves[0]):
             pairs = None
         if pairs is not None:
             params_of = [numbers[0] for leaf, numbers in pairs if not is_hole(leaf)]
             for (below, _), i in zip(flatten_with_path(x)[0], params_of, strict=True):
                 yield Entry((*path, *below), len(path), owner, field, i, in_rounds)
-        elif is_codes(x) or jtu.all_leaves([x]):
+        elif is_measured or is_codes(x) or jtu.all_leaves([x]):
             for below, _ in flatten_with_path(x)[0]:
                 yield Entry((*path, *below), len(path), owner, field, None, in_rounds)
         else:

@@ -90,10 +90,10 @@ def read_signature(factory: Callable[..., Any]) -> Signature:
 
 
 def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
-    """Return what an annotation says that may be quoted, or the quotation if its names are not defined."""
+    """Return what a quoted annotation says, or the quotation if its names are not defined; others unchanged."""
+    holder = types.SimpleNamespace(__annotations__={"x": annotation})
     with contextlib.suppress(Exception):
-        hints = typing.get_type_hints(types.SimpleNamespace(__annotations__={"x": annotation}), names)
-        return hints["x"]
+        return typing.get_type_hints(holder, names, include_extras=True)["x"]
     return annotation
 
 
