@@ -27,7 +27,7 @@ import treekit.training
 import treekit.typing
 from tests.releases import needs
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 NAMES = ROOT / "docs" / "reference" / "names.md"
 PAGES = [
@@ -85,6 +85,11 @@ def public_names(module: ModuleType) -> set[str]:
     return {name for name, x in names.items() if not isinstance(x, ModuleType)}
 
 
+def in_this_project(file: Path) -> Path:
+    """The file; of treekit/, where it is installed: the tests of an sdist run with the wheel."""
+    return (Path(treekit.__file__).parent.parent if file.parts[0] == "treekit" else ROOT) / file
+
+
 MODULES = (treekit, treekit.training, treekit.optax, treekit.testing, treekit.typing)
 
 
@@ -128,7 +133,8 @@ def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Pat
     assert {fence["language"] for fence in fences(page)} <= {"python", "", "sh", "text", "toml"}
     assert text.count("```") == 2 * len(fences(page))
     links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", FENCE.sub("", text))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    files = [(page.parent / link).resolve().relative_to(ROOT) for link in links]
+    assert [str(file) for file in files if not in_this_project(file).exists()] == []
 
 
 @needs("optax.monitor")
@@ -139,7 +145,8 @@ def test_the_page_of_names_and_the_reference_have_every_public_name_and_no_other
     old = {"multi_transform": "partition", "inject_stateful_hyperparams": "inject_hyperparams"}
     for name, file in listed:
         defines = rf"^(\s*(def|class) )?{old.get(name, name)}\b *[(:=\[]"
-        assert re.search(defines, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), f"{name} is not in {file}"
+        source = in_this_project(Path(file)).read_text(encoding="utf-8")
+        assert re.search(defines, source, re.MULTILINE), f"{name} is not in {file}"
     pages = (ROOT / "docs" / "reference").glob("*.md")
     shown = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
     elsewhere = {"treekit.optax.contrib.schedule_free_eval_params"}
