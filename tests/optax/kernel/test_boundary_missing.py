@@ -112,6 +112,17 @@ def test_an_average_of_the_params_follows_them_without_a_gradient(wrap: Callable
     np.testing.assert_allclose(average["w"], np.average(np.arange(1, 6), weights=weights), rtol=1e-6)
 
 
+def test_sam_takes_back_what_it_did_to_a_parameter_without_a_gradient_in_the_last_update() -> None:
+    tx = tko.contrib.sam(tko.sgd(0.5), tko.sgd(0.1), sync_period=2)
+    params: Any = {"v": jnp.ones(()), "w": jnp.ones(())}
+    state = tx.init(params)
+    for i in range(4):
+        grad = None if i % 2 else jnp.ones(())
+        updates, state = tx.update({"v": grad, "w": jnp.ones(())}, state, params)
+        params = tko.apply_updates(params, updates)
+    np.testing.assert_allclose([params["v"], params["w"]], [1.0, 0.0], atol=1e-6)
+
+
 def test_the_params_that_sam_puts_back_are_those_of_the_last_step() -> None:
     tx = tko.contrib.sam(tko.sgd(0.5), tko.sgd(0.1), sync_period=2)
     params: Any = {"v": jnp.zeros(()), "w": jnp.zeros(())}

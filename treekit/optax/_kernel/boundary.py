@@ -177,8 +177,8 @@ def _flatten_gradients(flat: Flat, updates: Updates, has_params: bool) -> list[A
 def _hold(missing: set[int], state: OptState, new_state: OptState, like: Updates) -> tuple[set[int], Any]:
     """Keep the moments of parameters without a gradient, which get no update.
 
-    In a `MultiSteps`, a missing gradient is a zero of that micro-batch instead. Counts and estimates that parameters
-    share change as always, and copies and averages of the params follow them.
+    In a `MultiSteps` or `sam`, a missing gradient is a zero of that update instead. Counts and estimates that
+    parameters share change as always, and copies and averages of the params follow them.
 
     Returns:
         The parameters that get no update; and the new state.

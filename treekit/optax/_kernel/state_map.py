@@ -30,7 +30,7 @@ class Entry(NamedTuple):
         field: that field, such as "mu"; "" outside of states.
         param: the index, among the leaves of the params (None and MaskedNode are leaves), of the parameter that it
             belongs to; None if it belongs to none, or to several.
-        in_rounds: whether it is in the state of a `MultiSteps`.
+        in_rounds: whether it is in the state of a `MultiSteps`, or of `sam`, whose steps take several updates too.
     """
 
     path: KeyPath
@@ -48,7 +48,6 @@ AT_LEAST_FLOAT32: Fields = {}
 # Copies and averages of the current params, which follow them in every step, also without a gradient. L-BFGS keeps
 # pairs of steps over all params: one that is older for some of them is of no step.
 FOLLOWS_PARAMS: Fields = {
-    optax.contrib.SAMState: ("cache",),
     optax.ScaleByLBFGSState: ("params", "updates", "diff_params_memory", "diff_updates_memory"),
 }
 # What belongs to no parameter, even if it has the structure of the params: what a user measures by name.
@@ -91,7 +90,7 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
                 is_field = isinstance(key, jax.tree_util.GetAttrKey) and not is_variable(x)
                 of, name = (type(x), str(key.name)) if is_field else (owner, field)
                 below = path if is_variable(x) else (*path, key)  # as in flatten_with_path
-                yield from entries(child, below, of, name, in_rounds or is_of_multi_steps(x))
+                yield from entries(child, below, of, name, in_rounds or _takes_rounds(x))
 
     return list(entries(state, (), None, "", False))
 
@@ -146,6 +145,14 @@ def is_optimizer_state(x: object) -> bool:
 def is_of_multi_steps(x: object) -> bool:
     """Whether `x` is the state of a `MultiSteps`, of treekit or of Optax."""
     return hasattr(x, "mini_step")
+
+
+def _takes_rounds(x: object) -> bool:
+    """Whether what `x` is the state of takes several updates for one step, of which a parameter may lack some.
+
+    The last update of a step of `sam` takes back what the others did: without it, a parameter would stay perturbed.
+    """
+    return is_of_multi_steps(x) or isinstance(x, optax.contrib.SAMState)
 
 
 def is_hole(x: object) -> bool:
