@@ -16,6 +16,7 @@ from tests.optax import cases
 from tests.releases import enable_x64
 from treekit import optax as tko
 from treekit import training
+from treekit.training import StateError
 
 
 def fit(model: cases.Model) -> jax.Array:
@@ -127,6 +128,15 @@ def test_value_and_grad_are_computed_where_a_subtree_is_masked_out() -> None:
     state = tko.masked(tko.lbfgs(), {"a": True, "b": False}).init(params)
     value, grad = tko.value_and_grad_from_state(cases.loss)(params, state=state)
     cases.assert_close((value, grad), jax.value_and_grad(cases.loss)(params))
+
+
+def test_a_state_with_another_memory_does_not_fit() -> None:
+    """Optax would read and write entries that it does not have."""
+    params = jnp.ones(2)
+    for then, now in ((2, 3), (3, 2)):
+        state = tko.lbfgs(memory_size=then, linesearch=None).init(params)
+        with pytest.raises(StateError, match=f"memory of {then} .*memory_size={now}"):
+            tko.lbfgs(memory_size=now, linesearch=None).update(params, state, params)
 
 
 def test_without_a_line_search_the_argument_grad_is_not_read() -> None:

@@ -14,6 +14,8 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit._compare.prefix import updates_mismatch
 from treekit._select.filter import combine
 from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.misfit import StateError
+from treekit.optax._kernel.state_values import states_in
 from treekit.optax._kernel.trained import trained
 from treekit.optax._kernel.transformation import Core, GradientTransformation, ValueAndGradFn, core_of
 from treekit.optax._wrappers.traced import named_schedule
@@ -45,6 +47,7 @@ def lbfgs(
 
     Raises:
         ValueError: raised by `update` without the params, or if a line search reads `grad` and it does not fit them.
+        StateError: raised by `update` for a state of another `memory_size`.
         TypeError: `linesearch` is not a transformation.
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
@@ -65,11 +68,11 @@ def lbfgs(
     search = None if linesearch is None else core_of(linesearch, "linesearch of lbfgs")
     rate = named_schedule(learning_rate, "learning_rate of lbfgs") if callable(learning_rate) else learning_rate
     tx = _optax_lbfgs(rate, memory_size, scale_init_precond, search)
-    return at_boundary(_in_param_dtypes(tx, reads_grad=search is not None))
+    return at_boundary(_checked(tx, memory_size, reads_grad=search is not None))
 
 
-def _in_param_dtypes(tx: Core, *, reads_grad: bool) -> Core:
-    """Cast gradients to the dtypes of the params, which the memory of past gradients has; check the argument grad."""
+def _checked(tx: Core, memory_size: int, *, reads_grad: bool) -> Core:
+    """Cast gradients to the dtypes of the params, which the memory has; check its size, and the argument grad."""
     inner_init, inner_update = tx
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
@@ -77,6 +80,12 @@ def _in_param_dtypes(tx: Core, *, reads_grad: bool) -> Core:
             raise ValueError(
                 "lbfgs needs the params: update(updates, state, params, value=..., grad=..., value_fn=...)"
             )
+        for memory in states_in(state, optax.ScaleByLBFGSState).values():
+            if memory.weights_memory.shape != (memory_size,):
+                raise StateError(
+                    f"the state has a memory of {memory.weights_memory.size} updates, and this optimizer has "
+                    f"memory_size={memory_size}. Make it again with init, or keep memory_size"
+                )
         if reads_grad and "grad" in extra:
             _check_grad(extra["grad"], params)
         return inner_update(cast_tree_like(params, updates), state, params, **extra)
