@@ -388,6 +388,15 @@ def test_arithmetic_with_codes_fails(name: str) -> None:
         ARITHMETIC[name](codes)
 
 
+@pytest.mark.parametrize("convert", [training.decode_state, lambda state: training.encode_state(state, state)])
+def test_a_converted_state_owns_its_arrays(convert: Any) -> None:
+    tx = eight_bit(tko.adam(0.1))
+    state = tx.init(PARAMS)
+    made = convert(state)
+    jax.jit(lambda state: tx.update(PARAMS, state, PARAMS), donate_argnums=0)(state)
+    assert not any(x.is_deleted() for x in jax.tree.leaves(made))
+
+
 def test_codes_go_where_arrays_go() -> None:
     tx = eight_bit(tko.adam(0.1))
     step = jax.jit(lambda state: tx.update(PARAMS, state, PARAMS)[1], donate_argnums=0)

@@ -253,6 +253,14 @@ def test_a_state_can_be_donated_and_the_array_is_still_there(change: Any) -> Non
     assert float(GIVEN) == 0.125
 
 
+def test_what_was_read_stays_when_the_state_is_donated() -> None:
+    tx = tko.inject_hyperparams(tko.sgd)(0.125)
+    state = tx.init(jnp.ones(2))
+    read = training.get_hyperparams(state)
+    jax.jit(lambda state: tx.update(jnp.ones(2), state), donate_argnums=0)(state)
+    assert float(read["learning_rate"]) == 0.125
+
+
 SETTERS: dict[str, Callable[[Any, Any], Any]] = {
     "set_hyperparams": lambda state, value: training.set_hyperparams(state, learning_rate=value),
     "by key": lambda state, value: training.set_hyperparams(state, {"learning_rate": value}),

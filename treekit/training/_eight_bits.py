@@ -17,7 +17,7 @@ from jaxtyping import Array, Float32, Integer, Shaped
 from treekit._arrays.codes import Codes, is_codes
 from treekit._arrays.map import check_shapes
 from treekit._arrays.round import RandomBits, is_inexact_dtype, spread_bits
-from treekit._base.dtype import cast_like
+from treekit._base.dtype import cast_like, copied
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.types import OptState
 from treekit._compare.diff import tree_diff
@@ -134,7 +134,7 @@ def decode_state(state: OptState) -> Any:
     """Return a state with the numbers that its 8-bit codes stand for, in f32.
 
     `store_state(tx, {"mu": jnp.int8, "nu": jnp.uint8}, rounding="stochastic")` stores moments in
-    codes. In its state they are `Codes`; everything else is returned unchanged.
+    codes. In its state they are `Codes`; every other array is copied, so that a step can donate either state.
 
     Args:
         state: the state of an optimizer, or any tree that contains one.
@@ -153,7 +153,7 @@ def decode_state(state: OptState) -> Any:
     """
 
     def number(x: Any) -> Any:
-        return decode(x.codes) if is_codes(x) else x
+        return decode(x.codes) if is_codes(x) else copied(x)
 
     return jtu.tree_map(number, state, is_leaf=is_codes)
 

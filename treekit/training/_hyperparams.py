@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import dtype_of, issubdtype
+from treekit._base.dtype import copied, dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import path_name
 from treekit._base.patterns import nearest
@@ -45,8 +45,8 @@ def get_hyperparams(state: OptState) -> dict[str, Any]:
             `count`, an integer, and `hyperparams`, one array for each name.
 
     Returns:
-        The arrays by key, in the order of the state; empty if nothing was injected. Under a schedule, a value is the
-        one that the last update used, or, before the first update, the one that it will use.
+        Copies of the arrays by key, in the order of the state; empty if nothing was injected. Under a schedule, a value
+        is the one that the last update used, or, before the first update, the one that it will use.
 
     >>> from treekit import optax
     >>> optimizer = optax.chain(optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(0.1))
@@ -54,7 +54,7 @@ def get_hyperparams(state: OptState) -> dict[str, Any]:
     {'1.learning_rate': Array(0.1, dtype=float32)}
     """
     leaves = jtu.tree_leaves(state)
-    return {key: leaves[place.leaf] for key, place in find_hyperparams(state).items()}
+    return {key: copied(leaves[place.leaf]) for key, place in find_hyperparams(state).items()}
 
 
 def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_name: object) -> S:
