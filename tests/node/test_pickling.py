@@ -1,6 +1,7 @@
 """Copies, pickles and checkpoints of nodes, and pickles of their treedefs."""
 
 import copy
+import dataclasses
 import functools
 import importlib
 import pickle
@@ -33,6 +34,19 @@ def test_copies_are_the_same_node(way: Way) -> None:
     assert type(COPIES["cloudpickle"](local)) is type(local), "by value, in the same process"
     twins = copy.deepcopy([x, x])
     assert twins[0] is twins[1]
+
+
+@every_way
+def test_a_dataclass_that_is_sent_by_value_stays_the_same_static_value(way: Way) -> None:
+    """cloudpickle gives the class another `__eq__`, and treedefs must stay equal."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        rate: float
+        sizes: tuple[int, ...]
+
+    x = way.cls(1, 2, Config(1.5, (2,)))
+    assert structure(COPIES["cloudpickle"](x)) == structure(x)
 
 
 @every_way

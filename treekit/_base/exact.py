@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import functools
 import numbers
 import types
 from collections.abc import (
@@ -98,9 +99,22 @@ def _parts_of(value: Any) -> _Parts | None:
 
 
 def _has_generated_eq(cls: Any) -> bool:
-    """Whether a class is a dataclass with the `__eq__` that `dataclasses` generates, from a string."""
+    """Whether a class is a dataclass with the `__eq__` that `dataclasses` generates.
+
+    It is known by its code: cloudpickle gives a class that it has sent to itself another function, of another file.
+    """
     code = getattr(cls.__eq__, "__code__", None)
-    return dataclasses.is_dataclass(cls) and code is not None and code.co_filename == "<string>"
+    if code is None or not dataclasses.is_dataclass(cls):
+        return False
+    generated = _generated_eq(tuple(f.name for f in dataclasses.fields(cls) if f.compare))
+    return (code.co_code, code.co_names, code.co_varnames) == generated
+
+
+@functools.cache
+def _generated_eq(names: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return the code of the `__eq__` that a dataclass with these fields gets, and the names in it."""
+    eq: Any = dataclasses.make_dataclass("_", names).__eq__
+    return eq.__code__.co_code, eq.__code__.co_names, eq.__code__.co_varnames
 
 
 def _key_or_type(field: object) -> object:
