@@ -5,8 +5,11 @@
 - `dtype`: which dtype does a leaf have, and may it be cast to another?
 - `predicates`: what is a leaf: an array, a parameter, a traced value, a function, or a tree that can be called?
 - `tree`: which children does a node have, and what are its leaves?
+- `flax`: is it of Flax?
 - `key_path`: what is a leaf called?
 - `patterns`: which names does a pattern match?
+- `pattern_set`: which of many patterns match a name?
+- `pattern_errors`: what is wrong with a pattern?
 - `exact`: when are two values the same?
 - `describe`: how is a value written in a message?
 - `table`: how are rows written in a terminal, and in a notebook?

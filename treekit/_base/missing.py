@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 # Names of earlier versions.
 _INSTEAD = {
-    "Batched": "It is in another module: treekit.typing.Batched",
-    "Typed": "It is in another module: treekit.typing.Typed",
     "assert_trees_same": "It is in another module: treekit.testing.assert_trees_same",
     "dtype_preserving": "Every transformation of treekit.optax preserves dtypes; for any other, write "
     "treekit.optax.chain(tx). To store the state in another dtype: treekit.training.store_state(tx, dtype)",
@@ -43,9 +41,10 @@ def no_attribute(module: str, name: str) -> AttributeError:
 def _hint(module: str, name: str) -> str:
     if name in _INSTEAD:
         return f". {_INSTEAD[name]}"
+    importlib.import_module("treekit.typing")
     if "treekit.optax" in sys.modules:  # whoever has not imported it does not mean a name of Optax
         importlib.import_module("treekit.training")
-    for other in ("treekit", "treekit.training", "treekit.testing", "treekit.optax"):
+    for other in ("treekit", "treekit.training", "treekit.testing", "treekit.typing", "treekit.optax"):
         names: Any = vars(sys.modules[other]) if other in sys.modules else {}
         if other != module and name in (names.get("__all__") or names):
             return f". It is in another module: {other}.{name}"

@@ -10,8 +10,8 @@ import jax
 from treekit._base.describe import describe_types, describe_values
 from treekit._base.dtype import dtype_of
 from treekit._base.exact import exact_key
+from treekit._base.flax import is_variable
 from treekit._base.jax import jtu
-from treekit._base.key_path import is_variable
 from treekit._base.tree import children_of, describe_keys, is_mapping
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
 

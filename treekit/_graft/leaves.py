@@ -12,8 +12,9 @@ from treekit._arrays.codes import Codes
 from treekit._arrays.stack import members_of
 from treekit._base.describe import describe, is_deleted
 from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
+from treekit._base.flax import is_rng_variable, is_variable
 from treekit._base.jax import is_ref, jtu
-from treekit._base.key_path import is_rng_variable, is_variable, keyed_children, start_below
+from treekit._base.key_path import keyed_children, start_below
 from treekit._base.predicates import is_numeric_array, is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree

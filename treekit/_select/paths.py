@@ -7,18 +7,11 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from treekit._base.describe import check_bool, describe_value
+from treekit._base.flax import is_nnx_module
 from treekit._base.jax import jtu
-from treekit._base.key_path import is_nnx_module, walk
-from treekit._base.patterns import (
-    Pattern,
-    check_pattern_or_class,
-    is_match,
-    listed,
-    may_match_below,
-    must_match,
-    nearest,
-    pattern_text,
-)
+from treekit._base.key_path import walk
+from treekit._base.pattern_errors import check_pattern_or_class, listed, must_match, nearest, pattern_text
+from treekit._base.patterns import Pattern, is_match, may_match_below
 from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree

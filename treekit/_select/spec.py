@@ -77,8 +77,8 @@ def resolve_and_match(
             raise ValueError(f"{name}, of type {type(spec).__name__}, has no leaf: is each of them None?") from None
         raise ValueError(
             f"the function given as {name} raised {describe_error(error)}. It is called with all of the params "
-            f"(here {type(params).__name__}), and returns a tree: {name}=lambda params: "
-            "jax.tree.map(f, params)"
+            f"(here {type(params).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params)"
+            f"{'; of a function of one leaf, treekit.leaf_mask(f) makes a mask' if 'mask' in name else ''}"
         ) from error
     matched = _match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
     _check_no_predicate(spec, result, params, is_spec_leaf, name)

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from treekit._base.flax import is_variable
 from treekit._base.jax import jtu
-from treekit._base.key_path import is_variable, keyed_children, start_below
-from treekit._base.patterns import Pattern, PatternSet
+from treekit._base.key_path import keyed_children, start_below
+from treekit._base.pattern_set import PatternSet
+from treekit._base.patterns import Pattern
 from treekit._base.types import IsLeaf, PyTree
 
 Indices = tuple[int, ...]  # the index of each child that leads to a node, from the root
@@ -51,7 +53,7 @@ def walk_matched(
     while todo:
         start, place, x, wanted, above = todo.pop()
         name = start[:-1]
-        goes_on = whole or pattern_set.goes_on(name) or wanted or is_variable(x)
+        goes_on = whole or pattern_set.may_match_below(name) or wanted or is_variable(x)
         children = keyed_children(x, is_leaf) if goes_on else []
         # A variable and its value have one name. A pattern selects the value, not the variable.
         matching = () if is_variable(x) and children else pattern_set.matching(name)

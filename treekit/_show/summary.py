@@ -17,8 +17,9 @@ from jax.core import Tracer
 
 from treekit._base.describe import count, describe, describe_function, describe_value, is_deleted, refuse_class
 from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number, issubdtype, resolve_array
+from treekit._base.flax import is_variable
 from treekit._base.jax import is_ref, jnp, jtu, untyped
-from treekit._base.key_path import is_variable, keyed_children, start_below
+from treekit._base.key_path import keyed_children, start_below
 from treekit._base.predicates import is_array, is_parameter, is_traced
 from treekit._base.table import Table, left_out
 from treekit._base.types import PyTree

@@ -28,8 +28,9 @@ from treekit._base.dtype import (
     strengthen_all,
     unshared,
 )
+from treekit._base.flax import is_nnx_state
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import is_nnx_state, leaf_path_text
+from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array
 from treekit._base.tree import cast_each, in_nodes_of
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates

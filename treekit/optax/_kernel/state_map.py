@@ -12,8 +12,9 @@ import optax
 
 from treekit._arrays.codes import is_codes
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
+from treekit._base.flax import is_variable
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import flatten_with_path, is_variable
+from treekit._base.key_path import flatten_with_path
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
 from treekit.optax._kernel.releases import MonitorState, SnapshotState

@@ -13,6 +13,7 @@ from treekit.optax._kernel.in_place import is_known, run_if, trace
 from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.state_map import is_of_multi_steps
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
+from treekit.optax._wrappers.traced import named_schedule
 
 
 def apply_if_finite(
@@ -131,7 +132,8 @@ def _run_conditionally(
         return state_class(inner_state=inner_init(params), step=jnp.zeros([], jnp.int32))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        should_transform = should_transform_fn(strengthen(state.step), **(extra if forward_extra_args else {}))
+        is_chosen = named_schedule(should_transform_fn, "should_transform_fn")
+        should_transform = is_chosen(strengthen(state.step), **(extra if forward_extra_args else {}))
         new_updates, inner_state = update_if(should_transform, updates, state.inner_state, params, extra)
         return new_updates, state_class(inner_state=inner_state, step=optax.safe_increment(state.step))
 

@@ -22,6 +22,7 @@ from treekit.optax._kernel.in_place import run_if, run_step_if
 from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32
 from treekit.optax._kernel.transformation import Core, GradientTransformation, U, core_of
+from treekit.optax._wrappers.traced import named_schedule
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -255,7 +256,9 @@ class _Steps:
 
     def _advance(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> "_Advance":
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
-        k_steps = self.every_k(gradient_step) if callable(self.every_k) else self.every_k
+        k_steps = self.every_k
+        if callable(k_steps):
+            k_steps = named_schedule(k_steps, "every_k_schedule of MultiSteps")(gradient_step)
         _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
         is_last = should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))

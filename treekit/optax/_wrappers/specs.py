@@ -8,10 +8,10 @@ import numpy as np
 import optax
 
 from treekit._base.describe import describe_value
+from treekit._base.flax import has_variables, values_of_variables
 from treekit._base.jax import jtu
-from treekit._base.key_path import flatten_with_path, is_variable, path_name, path_text
+from treekit._base.key_path import flatten_with_path, path_name, path_text
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import children_of
 from treekit._base.types import Labels, Mask, Params, PyTree
 from treekit._select.spec import resolve_and_match
 from treekit.optax._kernel.state_map import is_params_placeholder
@@ -118,10 +118,10 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
     except ValueError as error:
         if not str(error).startswith(name):  # an error of the user's own function
             raise
-        if _has_variables(spec) and not _has_variables(plain := values_of_variables(spec)):
+        if has_variables(spec) and not has_variables(plain := values_of_variables(spec)):
             return resolve(plain, params, is_spec_leaf, name)
         hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
-        if _has_variables(params):
+        if has_variables(params):
             hint = (
                 f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a "
                 "function that uses jax.tree.map"
@@ -131,25 +131,6 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
 
 def _or_none(is_spec_leaf: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda x: x is None or is_spec_leaf(x)
-
-
-def values_of_variables(tree: PyTree) -> Any:
-    """Return a tree with the value of each variable of Flax, its only child.
-
-    `nnx.Optimizer` passes variables to `init`, and their values to `update`.
-    """
-
-    def value(x: PyTree) -> Any:
-        if not is_variable(x):
-            return x
-        (only,) = children_of(x).values()
-        return only
-
-    return jtu.tree_map(value, tree, is_leaf=is_variable)
-
-
-def _has_variables(tree: PyTree) -> bool:
-    return any(map(is_variable, jtu.tree_leaves(tree, is_leaf=is_variable)))
 
 
 def _is_bool(x: object) -> bool:

@@ -13,15 +13,15 @@ HAS_NO_VALUE = (
 )
 
 
-def named_schedule(schedule: Callable[..., Any], where: str) -> Callable[[Any], Any]:
-    """Return a schedule whose error, if it needs the value of a traced count, names the argument that it is."""
+def named_schedule(schedule: Callable[..., Any], where: str) -> Callable[..., Any]:
+    """Return a function of a count whose error, if it needs the value of a traced count, names the argument it is."""
 
-    def value(count: Any) -> Any:
+    def value(count: Any, **extra: Any) -> Any:
         try:
-            return schedule(count)
+            return schedule(count, **extra)
         except HAS_NO_VALUE as error:
             error.add_note(
-                f"{where} is a schedule, and under jax.jit its count has no value in Python. To choose by the count, "
+                f"{where} is called with a count, which under jax.jit has no value in Python. To choose by the count, "
                 "write jnp.where(count < 10, 0.1, 0.01) in place of `if`, or use optax.join_schedules"
             )
             raise

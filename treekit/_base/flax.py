@@ -1,0 +1,58 @@
+"""Is it of Flax? treekit does not import Flax, and knows its classes by the names of their bases and modules."""
+
+import functools
+from typing import Any
+
+from treekit._base.jax import jtu
+from treekit._base.types import PyTree
+
+
+def is_variable(x: object) -> bool:
+    """Whether `x` is a node of Flax whose only child is `value`: a variable, or Linen's box, `Partitioned`."""
+    cls: Any = type(x)
+    return _is_variable_class(cls)
+
+
+@functools.lru_cache(1_000)  # asked of each node; classes that are not used any more are forgotten
+def _is_variable_class(cls: Any) -> bool:
+    return _has_base(cls, "flax.", "Variable", "VariableState", "Partitioned")
+
+
+def is_rng_variable(x: object) -> bool:
+    """Whether `x` is a variable of Flax with the key or the counter of a random stream."""
+    return is_variable(x) and any(base.__name__ == "RngState" for base in type(x).__mro__)
+
+
+def is_nnx_module(x: object) -> bool:
+    """Whether `x` is a module of Flax NNX, whose children are all of its variables, or a class of such modules."""
+    return _has_base(x if isinstance(x, type) else type(x), "flax.nnx.", "Module")
+
+
+def is_nnx_state(x: object) -> bool:
+    """Whether `x` is an `nnx.State` of Flax."""
+    return type(x).__name__ == "State" and type(x).__module__.startswith("flax.nnx.")
+
+
+def _has_base(cls: type[Any], module: str, *names: str) -> bool:
+    """Whether a class, or one that it inherits from, has one of these names and is of a module that begins so."""
+    return any(base.__name__ in names and base.__module__.startswith(module) for base in cls.__mro__)
+
+
+def has_variables(tree: PyTree) -> bool:
+    """Whether a tree has variables of Flax."""
+    return any(map(is_variable, jtu.tree_leaves(tree, is_leaf=is_variable)))
+
+
+def values_of_variables(tree: PyTree) -> Any:
+    """Return a tree with the value of each variable of Flax in its place.
+
+    `nnx.Optimizer` passes variables to `init`, and their values to `update`.
+    """
+
+    def value(x: PyTree) -> Any:
+        if not is_variable(x):
+            return x
+        (only,) = jtu.tree_leaves(x, is_leaf=lambda y: y is not x)
+        return only
+
+    return jtu.tree_map(value, tree, is_leaf=is_variable)

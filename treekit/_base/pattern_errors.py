@@ -1,0 +1,64 @@
+"""What is wrong with a pattern? Checks of patterns, and what errors say of those that match nothing."""
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from treekit._base.describe import describe_value
+from treekit._base.patterns import Pattern
+
+_MUST_BE = "a pattern must be a string such as '**.bias', or a compiled regular expression over strings"
+_LISTED = 5  # the number of names that an error lists
+_COMPARED = 100  # how many characters of each end of a name are compared, since the time grows with their square
+
+
+def check_pattern_or_class(x: object) -> Pattern | type[Any]:
+    """Return a pattern or a class; raise an error for anything else."""
+    if isinstance(x, type):
+        return x
+    if isinstance(x, (str, re.Pattern)):
+        return check_pattern(cast(object, x))
+    hint = ". Pass each of them as an argument of its own" if type(x) in (list, tuple) else ""
+    raise TypeError(f"{_MUST_BE}, or a class such as equinox.nn.Linear; found {describe_value(x)}{hint}")
+
+
+def check_pattern(x: object) -> Pattern:
+    """Return a pattern; raise an error for anything else."""
+    source: object = x.pattern if isinstance(x, re.Pattern) else x
+    if not isinstance(source, str):  # a regular expression may be over bytes
+        raise TypeError(f"{_MUST_BE}; found {describe_value(x)}")
+    if x == "":
+        raise ValueError("a pattern must not be empty; '**' matches every path")
+    return cast("Pattern", x)
+
+
+def pattern_text(pattern: Pattern) -> str:
+    """Return a glob, or the source of a regular expression."""
+    return pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+
+
+def must_match(pattern: Pattern, names: Iterable[str]) -> str:
+    """Say for an error what a pattern that matches none of these names must match."""
+    if not isinstance(pattern, re.Pattern):
+        return "A pattern must match a whole name: '**.name' matches at any depth, and 'name.**' everything below"
+    part = next((name for name in names if pattern.search(name)), None)
+    only = "" if part is None else f". This one matches only a part of {part}"
+    return f"A regular expression must match a whole name{only}. Write '.*' for any text before and after"
+
+
+def nearest(wanted: str, names: Sequence[str]) -> str:
+    """List the names that are most similar to this one, for an error."""
+    by_ends = {_ends(name): name for name in reversed(names)}  # of equal ends, the first name
+    found = difflib.get_close_matches(_ends(wanted), by_ends, _LISTED, cutoff=0.0)
+    return listed([by_ends[x] for x in found]) or "there are none"
+
+
+def _ends(name: str) -> str:
+    return name if len(name) <= 2 * _COMPARED else name[:_COMPARED] + name[-_COMPARED:]
+
+
+def listed(names: Sequence[str]) -> str:
+    """List the first names, for an error."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(name or "(the root)" for name in names[:_LISTED]) + more
