@@ -98,7 +98,7 @@ def tree_at(
         )
     # A function that returns an empty sequence, and replace=[], are meant.
     is_empty = type(replace) in (list, tuple) and not replace
-    selected = find(where, tree, is_leaf, strict=strict, may_be_empty=is_empty)
+    selected = find(where, tree, is_leaf, strict=strict, strict_function=strict and not is_empty)
     if selected.nested:
         outer, inner = selected.nested
         raise ValueError(
@@ -149,7 +149,7 @@ def _replacements(selected: Selection, replace: Any) -> list[Any]:
 
     With strict=False, the replacement of an item that selects nothing is skipped.
     """
-    items = selected.items
+    items = selected.nodes_of_item
     for nodes in items:
         if len(nodes) > 1:
             names = [name for i, name in selected.names() if i in nodes]

@@ -18,18 +18,28 @@ from treekit._select.advice import a_static_field, field_names
 from treekit._select.selection import Selection
 
 
+# Python has a single () object, so identity cannot distinguish two of them in a tree. A mark for one is a tuple too,
+# which `where` can read.
+class _EmptyTuple(tuple[()]):
+    pass
+
+
+_is_empty_tuple = functools.partial(operator.is_, ())
+
+
 class ByFunction(Selection):
     """The nodes that a function returns.
 
-    It is called with the tree, in which each leaf is replaced by a mark, an object of its own. There, nodes are found
-    by identity: in the tree itself, small ints are one object, and a list may be at two places.
+    It is called twice. First with the marked tree, in which each leaf is replaced by a mark, an object of its own:
+    there, the nodes that it returns are found by identity, since in the tree itself small ints are one object, and a
+    list may be at two places. Then with the tree, of which it must return the same nodes: these are what is selected.
     """
 
     def __init__(self, where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf, *, strict: bool) -> None:
         def gets_mark(x: object) -> bool:
             return _is_empty_tuple(x) or (is_leaf is not None and is_leaf(x))
 
-        self._leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_empty_tuple if is_leaf is None else gets_mark)
+        self._leaves, treedef = jtu.tree_flatten(tree, is_leaf=gets_mark)
         marks: list[Any] = [_EmptyTuple() if _is_empty_tuple(x) else object() for x in self._leaves]
         leaf_of = dict(zip(map(id, marks), self._leaves, strict=True))
         try:
@@ -40,51 +50,49 @@ class ByFunction(Selection):
         returned = _call(where, self._marked, leaf_of)
         original = where(tree)
         _check_returned(returned, original, self._marked, leaf_of)
-        self._locate(returned, original)
-        if strict and not self.nodes:
-            raise ValueError(
-                "where selects nothing: it returned an empty sequence. If that is meant, pass strict=False"
-            )
 
-    def _locate(self, returned: PyTree, original: PyTree) -> None:
-        """Find what was returned: one node of the marked tree, or several."""
         is_returned: LeafPredicate = functools.partial(operator.is_, returned)
-        parts, treedef = jtu.tree_flatten(self._marked, is_leaf=is_returned)
-        self.is_one = any(map(is_returned, parts))
+        self.is_one = any(map(is_returned, jtu.tree_leaves(self._marked, is_leaf=is_returned)))
+        if self.is_one:
+            returned, original = [returned], [original]
         try:
-            marked_nodes, self.nodes = ([returned], [original]) if self.is_one else (list(returned), list(original))
+            self._marked_nodes, self.nodes = list(returned), list(original)  # both kept, and with them their ids
         except TypeError:
             raise ValueError(
                 f"where did not return a node of the tree, but {describe_value(returned)}. "
                 f"{_hint(self._marked, returned)}"
             ) from None
-        self._index = {id(node): i for i, node in enumerate(marked_nodes)}
-        if not self.is_one:
-            parts, treedef = jtu.tree_flatten(self._marked, is_leaf=self._is_selected)
-        # The places of the nodes among the parts of the tree, and which node is there.
-        places = [(place, self._index[id(x)]) for place, x in enumerate(parts) if self._is_selected(x)]
-        if sorted(i for _, i in places) != list(range(len(marked_nodes))):
-            raise ValueError(_not_one_place_each(marked_nodes, [id(parts[place]) for place, _ in places], self._marked))
-        self._parts, self._treedef, self._places = parts, treedef, places
-        self._kept = marked_nodes  # alive, and with them their ids
-        self.items = [[i] for i in range(len(marked_nodes))]
+        self.nodes_of_item = [[i] for i in range(len(self.nodes))]
+        self._number = {id(node): i for i, node in enumerate(self._marked_nodes)}
+        # The marked tree taken apart, into the selected nodes and the marks of all other leaves.
+        self._parts, self._treedef = jtu.tree_flatten(self._marked, is_leaf=self._is_selected)
+        found = [id(x) for x in self._parts if self._is_selected(x)]
+        each_is_at_one_place = sorted(self._number[x] for x in found) == list(range(len(self._marked_nodes)))
+        if not each_is_at_one_place:
+            raise ValueError(_not_one_place_each(self._marked_nodes, found, self._marked))
+        if strict and not self.nodes:
+            raise ValueError(
+                "where selects nothing: it returned an empty sequence. If that is meant, pass strict=False"
+            )
 
     def _is_selected(self, x: object) -> bool:
-        return id(x) in self._index
+        return id(x) in self._number
 
     def names(self) -> list[tuple[int, str]]:
         paths = flatten_with_path(self._marked, self._is_selected)[0]
-        return [(self._index[id(x)], path_name(path)) for path, x in paths if self._is_selected(x)]
+        return [(self._number[id(x)], path_name(path)) for path, x in paths if self._is_selected(x)]
 
     def replaced(self, values: Iterable[Any]) -> Any:
-        values, out = list(values), list[Any]()
-        start = 0  # of the leaves that are not in `out`
-        for place, i in self._places:
-            # `out` has one item for each part so far. The parts from there to `place` are leaves, not nodes.
-            stop = start + place - len(out)
-            out += [*self._leaves[start:stop], values[i]]
-            start = stop + jtu.tree_structure(self._parts[place]).num_leaves
-        return self._treedef.unflatten([*out, *self._leaves[start:]])
+        values, new_parts = list(values), list[Any]()
+        leaf = 0
+        for part in self._parts:
+            if self._is_selected(part):
+                new_parts.append(values[self._number[id(part)]])
+                leaf += jtu.tree_structure(part).num_leaves
+            else:
+                new_parts.append(self._leaves[leaf])
+                leaf += 1
+        return self._treedef.unflatten(new_parts)
 
 
 def _check_returned(returned: PyTree, original: PyTree, marked: PyTree, leaf_of: Mapping[int, Any]) -> None:
@@ -109,15 +117,6 @@ _PREDICATE = (
     "If where is a predicate on leaves, write jax.tree.map(lambda x: f(x) if predicate(x) else x, tree); or, for all "
     "arrays, tree_at(jax.Array, tree, replace_fn=f)"
 )
-
-
-# Python has a single () object, so identity cannot distinguish two of them in a tree. A mark for one is a tuple too,
-# which `where` can read.
-class _EmptyTuple(tuple[()]):
-    pass
-
-
-_is_empty_tuple = functools.partial(operator.is_, ())
 
 
 def _call(where: Callable[[Any], Any], marked: PyTree, leaf_of: Mapping[int, Any]) -> Any:

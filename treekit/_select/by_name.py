@@ -3,7 +3,7 @@
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from treekit._base.describe import RUNS_ITS_CODE
@@ -14,31 +14,30 @@ from treekit._base.patterns import Pattern
 from treekit._base.types import IsLeaf, PyTree
 from treekit._select.advice import a_static_field, field_names, no_instance, unnamed_field
 from treekit._select.selection import Selection
-from treekit._select.walk import Indices, walk_matched
+from treekit._select.walk import Indices, Matched, walk_matched
 
 
 class ByName(Selection):
     """The nodes and leaves that match a pattern or a class; of a class, each outermost instance."""
 
     def __init__(self, where: Any, tree: PyTree, is_leaf: IsLeaf, *, strict: bool) -> None:
-        self.is_one, self._tree = type(where) not in (list, tuple), tree
+        self._tree = tree
+        self.is_one = type(where) not in (list, tuple)
         selectors = list(map(check_pattern_or_class, [where] if self.is_one else where))
         if strict and not selectors:
             raise ValueError("where is empty: pass a pattern, a class, several of them, or a function of the tree")
         self._matches = list(walk_matched(selectors, tree, is_leaf))
         self.nodes = [x.node for x in self._matches]
-        self.items = [[] for _ in selectors]
+        self.nodes_of_item = [[] for _ in selectors]
         for position, x in enumerate(self._matches):
             for i in (*x.patterns, *x.classes):
-                self.items[i].append(position)
-        for selector, positions in zip(selectors, self.items, strict=True):
+                self.nodes_of_item[i].append(position)
+        for selector, positions in zip(selectors, self.nodes_of_item, strict=True):
             if strict and not positions:
-                raise ValueError(f"where: {_nothing(selector, tree, is_leaf)}")
-        # Only for its error: a pattern that matches two nodes of one name may mean either. A class means all of them.
+                raise ValueError(f"where: {_why_nothing_matches(selector, tree, is_leaf)}")
+        # A pattern that matches two nodes of one name may mean either of them. A class means all of them.
         unique_names((x.name, x.node) for x in self._matches if x.patterns)
-        for outer, inner in itertools.pairwise(self._matches):
-            if self.nested is None and inner.place[: len(outer.place)] == outer.place:
-                self.nested = outer.name, inner.name
+        self.nested = next(_nested(self._matches), None)
 
     def names(self) -> list[tuple[int, str]]:
         return list(enumerate(x.name for x in self._matches))
@@ -60,31 +59,59 @@ def unique_names(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return nodes
 
 
+def _nested(matches: Sequence[Matched]) -> Iterator[tuple[str, str]]:
+    """Yield the names of nodes of which one is inside the other.
+
+    In the order of a tree, the first node inside another one comes right after it, so only neighbours are compared.
+    """
+    for outer, inner in itertools.pairwise(matches):
+        if inner.place[: len(outer.place)] == outer.place:
+            yield outer.name, inner.name
+
+
 def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) -> Any:
     """Return a copy of a tree with other values at some places, none of which is inside another.
 
-    A class whose unflatten changes its children is an error.
+    Not by recursion, since trees may be deeper than Python's limit for that: every node above a place is taken apart,
+    from the root, and then put together again, from the deepest.
+
+    Raises:
+        ValueError: a class changes its children when it is rebuilt.
     """
-    new_at = dict(zip(places, values, strict=True))
+    built = dict(zip(places, values, strict=True))
     places_above = sorted({place[:i] for place in places for i in range(len(place))}, key=len)
-    old_at: dict[Indices, Any] = {(): tree}
-    treedef_at: dict[Indices, Any] = {}
+    old: dict[Indices, Any] = {(): tree}
+    treedefs: dict[Indices, Any] = {}
     for place in places_above:
-        node = old_at[place]
-        children, treedef_at[place] = jtu.tree_flatten(node, is_leaf=functools.partial(operator.is_not, node))
-        old_at |= {(*place, i): child for i, child in enumerate(children)}
-    for place in reversed(places_above):  # not by recursion, since trees may be deeper than Python's limit for that
-        below = [(*place, i) for i in range(treedef_at[place].num_leaves)]
-        children = [new_at[x] if x in new_at else _copy(old_at[x]) for x in below]
-        node = new_at[place] = treedef_at[place].unflatten(children)
-        # Flattening the new node must give the children that it was made of.
-        flattened = jtu.tree_leaves(node, is_leaf=functools.partial(operator.is_not, node))
-        if list(map(id, flattened)) != list(map(id, children)) and not _have_same_leaves(flattened, children):
-            raise ValueError(
-                f"JAX cannot rebuild {type(old_at[place]).__qualname__} around other values: it changes them. "
-                f"{RUNS_ITS_CODE}"
-            )
-    return new_at[()] if places else _copy(tree)
+        children, treedefs[place] = _one_level(old[place])
+        old |= {(*place, i): child for i, child in enumerate(children)}
+    for place in reversed(places_above):
+        below = [(*place, i) for i in range(treedefs[place].num_leaves)]
+        children = [built[x] if x in built else _copy(old[x]) for x in below]
+        built[place] = treedefs[place].unflatten(children)
+        _check_rebuilt(built[place], children)
+    return built[()] if places else _copy(tree)
+
+
+def _one_level(node: PyTree) -> tuple[list[Any], Any]:
+    """Return the children of a node, and its structure."""
+    return jtu.tree_flatten(node, is_leaf=functools.partial(operator.is_not, node))
+
+
+def _check_rebuilt(node: PyTree, children: list[Any]) -> None:
+    """Raise a ValueError unless a new node has the children that it was made of.
+
+    They are the same objects; or, where a class puts them into containers of its own, they have the same leaves.
+    """
+    found = _one_level(node)[0]
+    if _ids(found) != _ids(children) and _ids(jtu.tree_leaves(found)) != _ids(jtu.tree_leaves(children)):
+        raise ValueError(
+            f"JAX cannot rebuild {type(node).__qualname__} around other values: it changes them. {RUNS_ITS_CODE}"
+        )
+
+
+def _ids(xs: list[Any]) -> list[int]:
+    return list(map(id, xs))
 
 
 def _copy(tree: PyTree) -> Any:
@@ -96,11 +123,7 @@ def _same(leaf: object) -> object:
     return leaf
 
 
-def _have_same_leaves(a: list[Any], b: list[Any]) -> bool:
-    return list(map(id, jtu.tree_leaves(a))) == list(map(id, jtu.tree_leaves(b)))
-
-
-def _nothing(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
+def _why_nothing_matches(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:
     """Say for an error that a pattern or a class matches nothing in a tree."""
     nodes = list(walk(tree, is_leaf))
     if isinstance(selector, type):

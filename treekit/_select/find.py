@@ -58,21 +58,24 @@ def tree_find(
     return unique_names((name, selected.nodes[i]) for i, name in selected.names())
 
 
-def find(where: object, tree: PyTree, is_leaf: IsLeaf, *, strict: bool, may_be_empty: bool = False) -> Selection:
+def find(
+    where: object, tree: PyTree, is_leaf: IsLeaf, *, strict: bool, strict_function: bool | None = None
+) -> Selection:
     """Find the nodes that `where` selects.
 
     Args:
         where: as in `tree_find`.
         tree: any pytree.
         is_leaf: as in `jax.tree.flatten`.
-        strict: raise an error for a pattern or a class that matches nothing, and for an empty sequence.
-        may_be_empty: accept a function that returns an empty sequence, whatever `strict` is.
+        strict: raise an error for a pattern or a class that matches nothing, and for an empty sequence of them.
+        strict_function: raise an error for a function that returns an empty sequence; by default, as `strict` says.
     """
     if isinstance(where, (str, re.Pattern, type)) or type(where) in (list, tuple):
         return ByName(where, tree, is_leaf, strict=strict)
+    # A mask is a function of the tree too, but it returns bools.
     if isinstance(where, TreeSpec) or not is_truly_callable(where):
         raise TypeError(
             "where must be a function of the tree, a pattern such as '**.weight', a class, or a list of patterns and "
             f"classes; found {type_name(where)}. Are the arguments in the right order?"
         )
-    return ByFunction(where, tree, is_leaf, strict=strict and not may_be_empty)
+    return ByFunction(where, tree, is_leaf, strict=strict if strict_function is None else strict_function)

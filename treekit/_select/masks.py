@@ -67,14 +67,14 @@ class MaskSpec(TreeSpec):
         `&` and `|` combine them by three-valued logic. In the mask itself, None becomes False.
         """
 
-    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+    def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:  # which `TreeSpec` asks for
         return [x is True for x in self._answers(tree, is_leaf)]
 
     def __or__(self, other: Other) -> "MaskSpec":
-        return Combined("|", (self, _mask("|", self, other)))
+        return Combined("|", (self, _as_mask("|", self, other)))
 
     def __and__(self, other: Other) -> "MaskSpec":
-        return Combined("&", (self, _mask("&", self, other)))
+        return Combined("&", (self, _as_mask("&", self, other)))
 
     def __ror__(self, other: Other) -> "MaskSpec":  # for something else on the left, which is an error
         return self | other
@@ -92,7 +92,7 @@ class MaskSpec(TreeSpec):
         )
 
 
-def _mask(operator: str, mask: MaskSpec, other: object) -> MaskSpec:
+def _as_mask(operator: str, mask: MaskSpec, other: object) -> MaskSpec:
     """Return what a mask is combined with; raise a TypeError if it is not a mask function of treekit."""
     if isinstance(other, MaskSpec):
         return other
@@ -144,8 +144,15 @@ class Combined(MaskSpec):
 
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         pairs = zip(*(mask._answers(tree, is_leaf) for mask in self.masks), strict=True)
+        # One True decides "|", and one False decides "&", whatever the other answer is, or if there is none.
         decisive = self.operator == "|"
-        return [decisive if decisive in pair else None if None in pair else not decisive for pair in pairs]
+
+        def combined(pair: tuple[bool | None, ...]) -> bool | None:
+            if decisive in pair:
+                return decisive
+            return None if None in pair else not decisive
+
+        return list(map(combined, pairs))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

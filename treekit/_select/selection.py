@@ -1,4 +1,4 @@
-"""What `tree_find` and `tree_at` have selected."""
+"""What `tree_find` and `tree_at` have selected: by name (`ByName`), or by a function (`ByFunction`)."""
 
 import abc
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ class Selection(abc.ABC):
     Attributes:
         is_one: whether `where` is one pattern or class, or a function that returned one node.
         nodes: the nodes, in the order in which the function returned them, or else in that of the tree.
-        items: for each item of `where` (or each node returned), the indices of its nodes.
+        nodes_of_item: for each item of `where` (or each node returned), the indices of its nodes.
         nested: the names of a node and of another one inside it; None if no node is inside another.
     """
 
     is_one: bool
     nodes: list[Any]
-    items: list[list[int]]
+    nodes_of_item: list[list[int]]
     nested: tuple[str, str] | None = None
 
     @abc.abstractmethod

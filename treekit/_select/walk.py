@@ -23,7 +23,7 @@ class Matched(NamedTuple):
         is_leaf: whether it is a leaf.
         patterns: the indices of the patterns that match its name.
         classes: the indices of the classes of which it is an outermost instance.
-        within: these, and the indices of the classes of which a node above it is an instance.
+        within: the indices of the classes of which it, or a node above it, is an instance.
     """
 
     name: str
@@ -48,22 +48,42 @@ def walk_matched(
     """
     pattern_set = PatternSet(selectors)
     classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
-    # The nodes to visit: name with a dot, place and node, the classes that are looked for, and those found above.
-    todo: list[Any] = [("", (), tree, classes, ())]
+    todo = [_Visit(tree, "", (), classes, ())]
     while todo:
-        start, place, x, wanted, above = todo.pop()
+        x, start, place, wanted, above = todo.pop()
         name = start[:-1]
+        # A variable and its value have one name. A pattern selects the value, so the walk goes on to it.
         goes_on = whole or pattern_set.may_match_below(name) or wanted or is_variable(x)
         children = keyed_children(x, is_leaf) if goes_on else []
-        # A variable and its value have one name. A pattern selects the value, not the variable.
         matching = () if is_variable(x) and children else pattern_set.matching(name)
         instances = tuple([i for i, cls in wanted if isinstance(x, cls)]) if wanted else ()
         if instances:
             wanted, above = [each for each in wanted if each[0] not in instances], above + instances
         if whole or matching or instances:
-            ends = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
-            yield Matched(name, place, x, ends, matching, instances, above)
-        below = [
-            (start_below(start, text), (*place, i), child, wanted, above) for i, (text, child) in enumerate(children)
-        ]
-        todo += reversed(below)
+            # A node whose children were not asked for has none here, and is no leaf.
+            is_end = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
+            yield Matched(name, place, x, is_end, matching, instances, above)
+        todo += reversed(
+            [
+                _Visit(child, start_below(start, text), (*place, i), wanted, above)
+                for i, (text, child) in enumerate(children)
+            ]
+        )
+
+
+class _Visit(NamedTuple):
+    """A node that the walk has yet to visit.
+
+    Attributes:
+        node: the node.
+        start: its name with a dot, as in `start_below`.
+        place: where it is.
+        wanted: the classes that no node above it is an instance of, with their indices.
+        above: the indices of the others.
+    """
+
+    node: Any
+    start: str
+    place: Indices
+    wanted: Sequence[tuple[int, type[Any]]]
+    above: tuple[int, ...]
