@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from treekit._base.dtype import is_weak
-from treekit._base.patterns import Pattern, PatternSet, listed, nearest
+from treekit._base.pattern_errors import listed, nearest
+from treekit._base.pattern_set import PatternSet
+from treekit._base.patterns import Pattern
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.leaves import Leaf, StateNode
@@ -21,7 +23,8 @@ _INDEX = re.compile(r"(?:(?<=\.)|^)\d{1,18}(?=\.|$)")
 
 _TITLES: dict[str, str] = {
     "fresh": "The old tree has no value for:",
-    "refused": "Another shape, which needs convert or resize, or another dtype, which needs cast=True (new | old):",
+    "refused": "Another shape, which needs convert or resize, or another dtype, which needs cast=True, or convert "
+    "where a cast would change the values (new | old):",
     "dropped": "The new tree has no place for:",
 }
 
@@ -121,13 +124,16 @@ def nested(lacking: Sequence[str], unused: Sequence[str], old: PyTree, rename: M
         rename: as in `graft`.
     """
     prefix, *others = _prefixes(lacking, unused) or [""]
+    is_key = is_mapping(old) and prefix in old
+    if not others and "*" in prefix:  # it would be a wildcard
+        return f"The old tree has them below {prefix!r}: pass old[{_literal(prefix)}]." if is_key else ""
     if others:  # of a checkpoint, the weights and Adam's moments
         return f"The old tree has them in several places, below {listed([prefix, *others])}: pass only that part of it."
     if prefix:
         below = [x for x in unused if x.startswith(f"{prefix}.")]
         drop = cover(sorted(set(unused).difference(below)), below)
         rules = dict(rename) | {f"{prefix}.**": "**"} | dict.fromkeys(drop)
-        part = f", or old[{_literal(prefix)}] for the old tree" if is_mapping(old) and prefix in old else ""
+        part = f", or old[{_literal(prefix)}] for the old tree" if is_key else ""
         return f"The old tree has them below {prefix!r}: pass rename={_literal(rules)}{part}."
     prefix, *others = _prefixes(unused, lacking) or [""]
     if others:

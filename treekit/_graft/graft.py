@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from treekit._base.describe import describe_value
 from treekit._base.jax import is_ref, jtu, ref_like
-from treekit._base.patterns import Pattern, listed
+from treekit._base.pattern_errors import listed
+from treekit._base.patterns import Pattern
 from treekit._graft.advice import check_rename, check_strict, hints, nested, other_lengths
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
 from treekit._graft.leaves import leaves_of
@@ -135,7 +136,7 @@ def graft(
     advice = list(hints(lacking, unused, any(leaf.slot.kind for leaf in theirs), bool(matches)))
     below = nested([leaf.name for leaf in lacking], [leaf.name for leaf in unused], old, rename)
     if ours and not matches:
-        which = below or f"Say which is which: rename={{{old_names[0]!r}: …, …}}."
+        which = below or f"Say which is which: rename={{{old_names[0] or '**'!r}: …, …}}."
         raise ValueError(
             "the trees have no leaf in common. "
             f"Old: {listed(old_names)}. New: {listed(names)}. {' '.join([which, *advice])}"

@@ -137,11 +137,12 @@ def _what_happened(leaf: Leaf, values: Mapping[Leaf, object], choices: Choices) 
     """Say what happened to the old value that matches a leaf."""
     if leaf not in values:
         return ", which is not used"
-    if leaf.name not in choices.convert:
-        return ""
     value = values[leaf]
-    made = value.value if isinstance(value, Refused) else None
-    return ", converted" if made is None else f", converted to {describe(made)}"
+    refused = value if isinstance(value, Refused) else None
+    said = ""
+    if leaf.name in choices.convert:
+        said = f", converted to {describe(refused.value)}" if refused and refused.value is not None else ", converted"
+    return said + ", which a cast would change" * bool(refused and refused.is_changed)
 
 
 def _not_finite(x: Any) -> int:

@@ -23,9 +23,15 @@ _JAX: Any = (jax.Array, jax.ShapeDtypeStruct)
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """An old value that a new leaf does not get, converted; None for arrays that cannot be stacked or unstacked."""
+    """An old value that a new leaf does not get.
+
+    Attributes:
+        value: the value, converted; None for arrays that cannot be stacked or unstacked.
+        is_changed: whether a cast was asked for, and would change it.
+    """
 
     value: Value
+    is_changed: bool = False
 
 
 def values_of(matches: Matches, choices: Choices, cast: bool) -> dict[Leaf, Any]:
@@ -53,7 +59,7 @@ def _carried(leaf: Leaf, source: Source, choices: Choices, cast: bool) -> Any:
     if dtype_of(old) != dtype_of(new) and (not cast or any(x.is_code for x in (leaf, *source.leaves))):
         return Refused(old)
     value = _cast(old, new)
-    return Refused(old) if value is None else value
+    return Refused(old, is_changed=True) if value is None else value
 
 
 def _as_key(old: Value, new: Value) -> Any:
