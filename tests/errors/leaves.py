@@ -156,6 +156,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: tk.tree_ravel({"a": X, "b": [np.ones(2, ml_dtypes.bfloat16)]}), TypeError, "b.0"
     ),
     # scans
+    "no function for a scan": Mistake(lambda: scan(None, X), TypeError, "found None"),
     "a policy by name": Mistake(lambda: scan(lambda x, _: (x, None), X, checkpoint="dots"), TypeError, "'dots'"),
     "a number for each step": Mistake(
         lambda: scan(lambda x, _: (x, None), X, {"a": jnp.ones(3), "b": jnp.ones(())}), ValueError, "xs.b"

@@ -162,6 +162,16 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a schedule with an `if`": Mistake(lambda: jitted(tko.adam(branching)), NO_VALUE, "learning_rate of adam"),
     "an injected schedule with an `if`": Mistake(lambda: jitted(injected(branching)), NO_VALUE, "jnp.where"),
+    "a schedule of rounds with an `if`": Mistake(
+        lambda: jitted(tko.MultiSteps(SGD, lambda i: 1 if i < 2 else 2).gradient_transformation()),
+        NO_VALUE,
+        "every_k_schedule of MultiSteps",
+    ),
+    "a condition with an `if`": Mistake(
+        lambda: jitted(tko.conditionally_transform(SGD, lambda i: True if i else False)),
+        NO_VALUE,
+        "should_transform_fn",
+    ),
     "a schedule with an `if` for lbfgs": Mistake(
         lambda: jitted(tko.lbfgs(branching), value=1.0, grad=PARAMS, value_fn=lambda p: p["w"].sum()),
         NO_VALUE,
@@ -192,6 +202,11 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a number for a line search": Mistake(lambda: unchecked(tko.lbfgs)(linesearch=3), TypeError, "linesearch of lbfgs"),
     "lbfgs without params": Mistake(lambda: LBFGS.update(PARAMS, LBFGS.init(PARAMS)), ValueError, "params"),
+    "a state of lbfgs with another memory": Mistake(
+        lambda: resumed(tko.lbfgs(memory_size=3, linesearch=None), tko.lbfgs(linesearch=None)),
+        StateError,
+        "memory_size=3",
+    ),
     "an argument grad of other keys": Mistake(lambda: search({"w": PARAMS["w"]}), ValueError, "bias"),
     "an argument grad that is None": Mistake(lambda: search(None), ValueError, "grad"),
     "an argument grad of another shape": Mistake(

@@ -1,5 +1,6 @@
 """`filter_scan`: `jax.lax.scan` whose carry, inputs and outputs are whole models."""
 
+import contextlib
 import dataclasses
 import functools
 import weakref
@@ -77,8 +78,8 @@ def filter_scan(
 
     Raises:
         TypeError: a leaf of the carry that is not an array changes, or its structure does; the message lists the
-            differences. So does an array whose shape or dtype changes. Or `f` does not return a pair, or `checkpoint`
-            is neither a bool nor a policy.
+            differences. So does an array whose shape or dtype changes. Or `f` is not a function, or does not return a
+            pair, or `checkpoint` is neither a bool nor a policy.
         ValueError: an array of `xs` has no axis; the message names its key path.
 
     >>> import jax
@@ -92,6 +93,8 @@ def filter_scan(
     >>> out.shape, norms.shape
     ((2,), (3,))
     """
+    if not callable(f):
+        raise TypeError(f"filter_scan: f must be a function of a carry and an input, found {describe_value(f)}")
     if not (isinstance(checkpoint, bool) or callable(checkpoint)):
         raise TypeError(f"checkpoint must be a bool or a policy of jax.checkpoint, found {describe_value(checkpoint)}")
     first, each = _split(init), _split(xs)
@@ -147,12 +150,13 @@ _bodies: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref
 def _body_of(f: Callable[..., Any], checkpoint: bool | Callable[..., Any]) -> Any:
     """Return the body of a loop over `f`: the same object each time, by which JAX finds what it has traced."""
     hash_of: Any = type(f).__hash__
-    if hash_of is not object.__hash__:  # a bound method is another object each time, and a model may have no hash
-        return _body(lambda: f, checkpoint)
-    bodies = _bodies.setdefault(f, {})
-    if checkpoint not in bodies:
-        bodies[checkpoint] = _body(weakref.ref(f), checkpoint)
-    return bodies[checkpoint]
+    if hash_of is object.__hash__:  # not a bound method, which is another object each time
+        with contextlib.suppress(TypeError):  # a ufunc has no weak references, and a policy may have no hash
+            bodies = _bodies.setdefault(f, {})
+            if checkpoint not in bodies:
+                bodies[checkpoint] = _body(weakref.ref(f), checkpoint)
+            return bodies[checkpoint]
+    return _body(lambda: f, checkpoint)
 
 
 def _body(get_f: Callable[[], Any], checkpoint: bool | Callable[..., Any]) -> Any:

@@ -99,7 +99,7 @@ def keyed_children(x: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str | None, 
     """Return the children of a node with their keys as text; None for the value of a Flax variable, which has none."""
     if is_leaf is not None and is_leaf(x):
         return []
-    kind: type[object] = type(x)
+    kind: type[object] = x.__class__  # to type checkers, `type(x)` is partially unknown
     if kind is not tuple and issubclass(kind, tuple):
         # In JAX 0.10.2, the faster function below gives all children of a named tuple the key of the first.
         leaves = jtu.tree_flatten_with_path(x, is_leaf=functools.partial(operator.is_not, x))[0]

@@ -25,12 +25,13 @@ def check_pattern_or_class(x: object) -> Pattern | type[Any]:
 
 def check_pattern(x: object) -> Pattern:
     """Return a pattern; raise an error for anything else."""
-    source: object = x.pattern if isinstance(x, re.Pattern) else x
-    if not isinstance(source, str):  # a regular expression may be over bytes
-        raise TypeError(f"{_MUST_BE}; found {describe_value(x)}")
+    pattern: Any = x
+    is_regex = isinstance(x, re.Pattern) and isinstance(pattern.pattern, str)  # it may be over bytes
+    if not (is_regex or isinstance(x, str)):
+        raise TypeError(f"{_MUST_BE}; found {describe_value(pattern)}")
     if x == "":
         raise ValueError("a pattern must not be empty; '**' matches every path")
-    return cast("Pattern", x)
+    return cast("Pattern", pattern)
 
 
 def pattern_text(pattern: Pattern) -> str:

@@ -20,6 +20,7 @@ from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, FOLLOWS_PARAMS
 from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.optax._wrappers.schedule_free import UNCHANGING
+from treekit.optax._wrappers.traced import named_schedule
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
         average = jtu.tree_map(functools.partial(_mix, share), state.params_ema, params)
         current: Any = decay
         if callable(decay):
-            current = decay(state.ema_count)
+            current = named_schedule(decay, "decay of params_ema")(state.ema_count)
             _check_decay(current, "the schedule of params_ema must return", "one real number", may_be_one=True)
         weight = jnp.asarray(1 - current, state.ema_next_weight.dtype)  # cast last: in float32, 1 - 1e-8 is 1
         return updates, ParamsEmaState(optax.safe_increment(state.ema_count), weight, total, average)

@@ -11,7 +11,7 @@ from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import copied, dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import path_name
-from treekit._base.patterns import nearest
+from treekit._base.pattern_errors import nearest
 from treekit._base.predicates import is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike

@@ -14,6 +14,7 @@ from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.optax._wrappers.specs import resolve
+from treekit.optax._wrappers.traced import named_schedule
 
 # A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one. It
 # also tells inject_hyperparams that a function of the params is not a schedule.
@@ -96,7 +97,7 @@ def _scaled(at: str, rate: Any, count: object, updates: Updates) -> Any:
     if rate is None:
         return updates
     if callable(rate):
-        rate = rate(count)
+        rate = named_schedule(rate, at)(count)
         if not is_real_number(rate):
             raise TypeError(f"the schedule {at} must return a real number of shape (), found {describe_value(rate)}")
 

@@ -12,9 +12,10 @@ from jax.typing import ArrayLike
 
 from treekit._base.describe import count, describe, describe_function, describe_value, short_dtype
 from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array, shape_of
+from treekit._base.flax import is_variable, values_of_variables
 from treekit._base.jax import is_ref, jnp, jtu, untyped
-from treekit._base.key_path import flatten_with_path, is_variable, key_name, path_name, path_text
-from treekit._base.predicates import floats_as_arrays, is_parameter
+from treekit._base.key_path import flatten_with_path, key_name, path_name, path_text
+from treekit._base.predicates import floats_as_arrays, is_parameter, is_traced
 from treekit._base.table import ROWS, Table, in_colours, left_out
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike
@@ -22,7 +23,6 @@ from treekit._select.trainable import declared_frozen
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.state_map import Entry, is_optimizer_state, map_state
 from treekit.optax._kernel.transformation import GradientTransformation
-from treekit.optax._wrappers.specs import values_of_variables
 from treekit.training._effects import filled, find_effects
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
 
@@ -233,7 +233,7 @@ _OF_LATER = (
 
 
 def _check_step(step: Any) -> None:
-    if not issubdtype(dtype_of(step), jnp.integer) or np.shape(step) != ():
+    if not issubdtype(dtype_of(step), jnp.integer) or np.shape(step) != () or is_traced(step):
         raise TypeError(f"step must be an int, the number of updates before that step, found {describe_value(step)}")
     if step < 0:
         raise ValueError(f"step must be at least 0, the first step, found {describe_value(step)}")
