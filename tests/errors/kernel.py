@@ -49,6 +49,7 @@ def members(state: Any) -> Any:
 MISTAKES: dict[str, Mistake] = {
     # What is given to init.
     "a state for the params": Mistake(lambda: ADAM.init(STATE), TypeError, "init"),
+    "an optimizer for the params": Mistake(lambda: ADAM.init(ADAM), TypeError, "an optimizer"),
     "a class for a model": Mistake(lambda: ADAM.init(eqx.nn.MLP), TypeError, "MLP"),
     "a name for the params": Mistake(lambda: ADAM.init("weights"), TypeError, "'weights'"),
     "integers for the params": Mistake(lambda: ADAM.init({"n": jnp.arange(2)}), TypeError, "n, which is i32[2]"),
@@ -78,6 +79,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a tree for the gradient of an array": Mistake(lambda: step(ADAM, {**PARAMS, "b": {"x": ONES}}), TypeError, "at b"),
     "a gradient of integers": Mistake(lambda: step(ADAM, QUANTIZED, QUANTIZED), TypeError, "at q"),
+    "a string for a gradient": Mistake(lambda: step(ADAM, {**PARAMS, "b": "ones"}), TypeError, "at b"),
     "a complex gradient": Mistake(lambda: step(ADAM, {**PARAMS, "b": COMPLEX}), TypeError, "at b"),
     "a gradient that could be broadcast": Mistake(
         lambda: step(ADAM, {"b": None, "w": jnp.ones((1, 3))}), ValueError, "at w"
@@ -94,6 +96,7 @@ MISTAKES: dict[str, Mistake] = {
     "a state of Optax, with moments of integers": Mistake(
         lambda: step(ADAM, {**QUANTIZED, "q": None}, QUANTIZED, optax.adam(0.1).init(QUANTIZED)), StateError, "0.mu.q"
     ),
+    "no updates and no params": Mistake(lambda: ADAM.update(None, STATE), StateError, "no updates"),
     "None for a state": Mistake(lambda: ADAM.update(PARAMS, None, PARAMS), StateError, "(root)"),
     "a state of two members, outside of vmap": Mistake(
         lambda: step(ADAM, ONES, ONES, members(ADAM.init(ONES))), StateError, "0.count"

@@ -32,7 +32,7 @@ def children_of(x: object) -> dict[Any, Any]:
     return by_key
 
 
-def in_nodes_of(like: PyTree, tree: PyTree, kind: type[Any] = Mapping) -> Any:
+def in_nodes_of(like: PyTree, tree: PyTree, *, kind: type[Any] = Mapping) -> Any:
     """Return a tree in the nodes of another one, of whatever class, where their keys are the same.
 
     Args:
@@ -51,7 +51,7 @@ def in_nodes_of(like: PyTree, tree: PyTree, kind: type[Any] = Mapping) -> Any:
     by_name = {key_name(key): child for key, child in children.items()}
     if len(wanted) != len(children) or not {*map(key_name, wanted)} <= by_name.keys():
         return tree
-    parts = [in_nodes_of(child, by_name[key_name(key)], kind) for key, child in wanted.items()]
+    parts = [in_nodes_of(child, by_name[key_name(key)], kind=kind) for key, child in wanted.items()]
     if is_like and [*children] == [*wanted] and all(map(operator.is_, parts, children.values())):
         return tree
     return jtu.tree_structure(like, is_leaf=lambda x: x is not like).unflatten(parts)

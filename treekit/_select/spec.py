@@ -1,12 +1,13 @@
 """Resolve arguments that are a tree, or a function from the params to one."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from treekit._base.describe import describe_error, type_name
 from treekit._base.dtype import dtype_of
+from treekit._base.flax import has_variables, values_of_variables
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import can_be_trained, is_parameter, is_truly_callable
@@ -20,7 +21,8 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
     """Return `spec` if it is a tree, such as a mask; if it is a function of the params, return its result.
 
     1. A node that is a prefix of the params is returned itself, callable or not. So is a leaf that is not a function:
-       it is the value for all params. Mappings fit by their keys, whatever their classes, and get those of the params.
+       it is the value for all params. Mappings fit by their keys, whatever their classes, and get those of the params;
+       a variable of Flax fits as its value.
     2. A function, or a callable node with a leaf that is not a spec leaf, is called with the params, in which leaves
        that cannot be parameters are None.
     3. Anything else is an error.
@@ -47,13 +49,41 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
     >>> resolve_spec(lambda p: {"w": True, "b": False}, params, is_spec_leaf=is_bool, name="mask")
     {'w': True, 'b': False}
     """
-    return resolve_and_match(spec, filter(tree, is_parameter), is_spec_leaf=is_spec_leaf, name=name)[0]
+    return resolve_and_match(spec, filter(tree, is_parameter), is_spec_leaf=is_spec_leaf, name=name).spec
+
+
+class Matched(NamedTuple):
+    """A spec that fits a tree: each of its leaves, of which None is one, with the subtree of the tree at its place.
+
+    Attributes:
+        spec: the prefix tree, in the mappings that the tree has.
+        treedef: its structure.
+        pairs: its leaves and those subtrees.
+        is_leaf: what a leaf of it is.
+    """
+
+    spec: PyTree
+    treedef: PyTreeDef
+    pairs: list[tuple[Any, Any]]
+    is_leaf: Callable[[Any], bool]
+
+    def path(self, i: int) -> KeyPath:
+        """Return the key path of the i-th leaf."""
+        return flatten_with_path(self.spec, self.is_leaf)[0][i][0]
 
 
 def resolve_and_match(
-    spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
-) -> tuple[Any, PyTreeDef, list[tuple[Any, Any]]]:
-    """Do what `resolve_spec` does for params that have None for all other leaves; return what `_match_spec` does."""
+    spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str, hint: str = ""
+) -> Matched:
+    """Do what `resolve_spec` does, for params that have None for all other leaves, and match the result with them.
+
+    Args:
+        spec: as in `resolve_spec`.
+        params: the params.
+        is_spec_leaf: as in `resolve_spec`.
+        name: as in `resolve_spec`.
+        hint: what the error of a spec that does not fit says at its end.
+    """
     if isinstance(spec, type):
         use = f"path_mask({spec.__name__})"
         if "label" in name:
@@ -63,7 +93,7 @@ def resolve_and_match(
         raise ValueError(f"{name} is the class {spec.__qualname__}. To select its instances, pass treekit.{use}")
     if not (callable(spec) and jtu.all_leaves([spec])):
         try:
-            return _match_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name)
+            return _match(spec, params, is_spec_leaf, name, hint)
         except ValueError:
             is_tree = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
             if not (is_truly_callable(spec) or (callable(spec) and not is_tree)):
@@ -80,7 +110,7 @@ def resolve_and_match(
             f"(here {type(params).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params)"
             f"{'; of a function of one leaf, treekit.leaf_mask(f) makes a mask' if 'mask' in name else ''}"
         ) from error
-    matched = _match_spec(result, params, is_spec_leaf=is_spec_leaf, name=f"{name}(params)")
+    matched = _match(result, params, is_spec_leaf, f"{name}(params)", hint)
     _check_no_predicate(spec, result, params, is_spec_leaf, name)
     return matched
 
@@ -117,38 +147,34 @@ def _kind(leaf: Any) -> Any:
     return type(leaf), np.shape(leaf), dtype_of(leaf)
 
 
-def _match_spec(
-    spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str
-) -> tuple[Any, PyTreeDef, list[tuple[Any, Any]]]:
-    """Match each leaf of a prefix tree with the subtree of `tree` at its place.
+def _match(spec: object, tree: PyTree, is_spec_leaf: Callable[[Any], bool], name: str, hint: str) -> Matched:
+    """Match each leaf of a prefix tree with the subtree of a tree at its place.
 
     None in the prefix tree is allowed where a filtered model has None, that is, for anything that cannot be trained.
     Mappings fit by their keys: a dict for an `nnx.State` or a `FrozenDict` of Flax, and the reverse.
 
-    Returns:
-        The prefix tree, in the mappings that `tree` has; its structure, in which None is a leaf; and for each of its
-        leaves the leaf and the subtree of `tree`.
-
     Raises:
-        ValueError: it is not a prefix of `tree`; the message names the first key path that differs.
+        ValueError: it is not a prefix of the tree; the message names the first key path that differs.
     """
 
-    def stop(x: object) -> bool:
+    def is_leaf(x: object) -> bool:
         return x is None or is_spec_leaf(x)
 
-    leaves, prefix_treedef = jtu.tree_flatten(spec, is_leaf=stop)
+    leaves, treedef = jtu.tree_flatten(spec, is_leaf=is_leaf)
     try:
-        parts = flatten_up_to(prefix_treedef, tree)
+        parts = flatten_up_to(treedef, tree)
     except ValueError as error:
         fitting = in_nodes_of(tree, spec)
-        if fitting is spec:
-            raise prefix_mismatch(name, prefix_treedef, tree, error) from None
-        return _match_spec(fitting, tree, is_spec_leaf=is_spec_leaf, name=name)
-    for i, (leaf, part) in enumerate(zip(leaves, parts, strict=True)):
+        if fitting is spec and has_variables(spec):
+            fitting = values_of_variables(spec)
+        if fitting is not spec:
+            return _match(fitting, tree, is_spec_leaf, name, hint)
+        raise ValueError(f"{prefix_mismatch(name, treedef, tree, error)}{hint}") from None
+    matched = Matched(spec, treedef, list(zip(leaves, parts, strict=True)), is_leaf)
+    for i, (leaf, part) in enumerate(matched.pairs):
         if leaf is None and not is_spec_leaf(None) and any(map(can_be_trained, jtu.tree_leaves(part))):
-            path = path_text(flatten_with_path(spec, stop)[0][i][0], name)
             raise ValueError(
-                f"{name} does not fit the tree it is for: at key path {path} it has None, and the tree it is for "
-                f"{type_name(part)}"
+                f"{name} does not fit the tree it is for: at key path {path_text(matched.path(i), name)} it has None, "
+                f"and the tree it is for {type_name(part)}{hint}"
             )
-    return spec, prefix_treedef, list(zip(leaves, parts, strict=True))
+    return matched

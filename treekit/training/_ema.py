@@ -16,10 +16,9 @@ from treekit._base.key_path import path_text
 from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, FOLLOWS_PARAMS
+from treekit.optax._kernel.known_states import Known, declare
 from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
 from treekit.optax._kernel.transformation import GradientTransformation
-from treekit.optax._wrappers.schedule_free import UNCHANGING
 from treekit.optax._wrappers.traced import named_schedule
 
 T = TypeVar("T")
@@ -46,9 +45,14 @@ class ParamsEmaState(NamedTuple):
     params_ema: Any
 
 
-AT_LEAST_FLOAT32[ParamsEmaState] = ("params_ema", "ema_next_weight", "ema_weight_sum")
-FOLLOWS_PARAMS[ParamsEmaState] = ("params_ema",)
-UNCHANGING.add(ParamsEmaState)
+declare(
+    ParamsEmaState,
+    Known(
+        at_least_float32=("params_ema", "ema_next_weight", "ema_weight_sum"),
+        follows_params=("params_ema",),
+        returns_updates=True,
+    ),
+)
 
 
 def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[ParamsEmaState]:

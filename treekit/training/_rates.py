@@ -11,6 +11,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit._select.spec import Matched
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.optax._wrappers.specs import resolve
@@ -67,25 +68,23 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
         return ScaleByTreeState(jnp.zeros([], jnp.int32))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        prefix_treedef, pairs = _resolve(rates, updates if params is None else params)
-        parts = prefix_treedef.flatten_up_to(updates)
-        scaled = [_scaled(*rate, state.rate_count, part) for rate, part in zip(pairs, parts, strict=True)]
-        return prefix_treedef.unflatten(scaled), ScaleByTreeState(optax.safe_increment(state.rate_count))
+        matched, at = _resolve(rates, updates if params is None else params)
+        rates_of_parts = [rate if jtu.tree_leaves(part) else None for rate, part in matched.pairs]
+        parts = matched.treedef.flatten_up_to(updates)
+        scaled = [_scaled(*x, state.rate_count) for x in zip(at, rates_of_parts, parts, strict=True)]
+        return matched.treedef.unflatten(scaled), ScaleByTreeState(optax.safe_increment(state.rate_count))
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
-def _resolve(rates: PyTree, params: Params) -> tuple[Any, list[tuple[str, Any]]]:
-    """Return the structure of the rates, and each rate with its key path; None for a part without parameters."""
-    resolved, prefix_treedef, matches = resolve(rates, params, _is_rate, "rates")
-    pairs: list[tuple[str, Any]] = []
-    for (path, _), (rate, part) in zip(flatten_with_path(resolved, _is_rate)[0], matches, strict=True):
-        at = path_text(path, "rates")
-        is_used = bool(jtu.tree_leaves(part))
-        if is_used and not (_is_rate(rate) or callable(rate)):
+def _resolve(rates: PyTree, params: Params) -> tuple[Matched, list[str]]:
+    """Match the rates with the params; return the key path of each rate too."""
+    matched = resolve(rates, params, _is_rate, "rates")
+    paths = [path_text(path, "rates") for path, _ in flatten_with_path(matched.spec, _is_rate)[0]]
+    for at, (rate, part) in zip(paths, matched.pairs, strict=True):
+        if jtu.tree_leaves(part) and not (_is_rate(rate) or callable(rate)):
             raise TypeError(f"{at} must be a real number or a schedule, found {describe_value(rate)}")
-        pairs.append((at, rate if is_used else None))
-    return prefix_treedef, pairs
+    return matched, paths
 
 
 def _is_rate(x: Any) -> bool:
@@ -93,7 +92,8 @@ def _is_rate(x: Any) -> bool:
     return x is None or is_real_number(x)
 
 
-def _scaled(at: str, rate: Any, count: object, updates: Updates) -> Any:
+def _scaled(at: str, rate: Any, updates: Updates, count: object) -> Any:
+    """Multiply a part of the updates by its rate, which has this key path; None does not change them."""
     if rate is None:
         return updates
     if callable(rate):

@@ -30,7 +30,7 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.preserve import like_updates, preserving
-from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32, Entry, is_declared, map_state
+from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
 from treekit.training._eight_bits import decode_state, encode, is_code_dtype
 
@@ -216,7 +216,7 @@ class _Rules:
         wanted = jax.dtypes.canonicalize_dtype(self.dtypes[keys[0]])  # f32 for f64, unless x64 is enabled now
         if issubdtype(x.dtype, jnp.complexfloating):
             return x.dtype if x.dtype.itemsize <= 2 * wanted.itemsize else None
-        if is_declared(AT_LEAST_FLOAT32, entry) and wanted.itemsize < 4:
+        if entry.field in entry.known.at_least_float32 and wanted.itemsize < 4:
             return None if self.by_name else promoted_dtype(x, _FLOAT32)
         if not self.by_name and x.shape == () and wanted.itemsize < x.dtype.itemsize:
             return x.dtype  # in bf16, b2 = 0.999 would be 1
@@ -251,7 +251,7 @@ class _Rules:
             if decided and all(self.stored_dtype(*array) is None for array in decided):
                 x, entry = decided[0]
                 what = f"{x.dtype}, and complex numbers are not rounded"
-                if is_declared(AT_LEAST_FLOAT32, entry):
+                if entry.field in entry.known.at_least_float32:
                     what = "an average of the params, or an accumulator of gradients, which needs float32 at least"
                 raise ValueError(
                     f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {_path_of(x, entry)} is {what}: leave {key!r} out"

@@ -21,7 +21,8 @@ from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike
 from treekit._select.trainable import declared_frozen
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.state_map import Entry, is_optimizer_state, map_state
+from treekit.optax._kernel.known_states import is_optimizer_state
+from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._effects import filled, find_effects
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams

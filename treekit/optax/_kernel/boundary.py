@@ -3,11 +3,10 @@
 What is outermost crosses, once; what runs inside is a *core*, and never does.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any
 
-from treekit._base.describe import describe
-from treekit._base.dtype import as_array, has_no_update, shape_of, unshared
+from treekit._base.describe import describe, describe_value
+from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of, unshared
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_numeric_array, is_parameter
@@ -15,20 +14,17 @@ from treekit._base.tree import in_nodes_of
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
 from treekit.optax._kernel.extra_args import view_extra_args
-from treekit.optax._kernel.misfit import check_integers, explained
+from treekit.optax._kernel.holes import is_hole, is_params_placeholder
+from treekit.optax._kernel.misfit import better_error_or_note, check_integers
 from treekit.optax._kernel.notes import note_none, note_transformation
-from treekit.optax._kernel.preserve import as_init_makes, first_state, is_complex, keep_state, keep_updates
-from treekit.optax._kernel.state_map import FOLLOWS_PARAMS, is_declared, is_hole, is_params_placeholder, map_state
+from treekit.optax._kernel.preserve import first_state, in_nodes_of_init, is_complex, keep_state, keep_updates
+from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.trained import Flat, check_params, check_something_is_trained, flatten, trained
-from treekit.optax._kernel.transformation import GradientTransformation, core_of, own_core, with_core
+from treekit.optax._kernel.transformation import GradientTransformation, core_of, is_own, with_core
 
 
 def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
     """Return a transformation that accepts raw models and preserves dtypes; one of treekit's is returned unchanged.
-
-    `init` and `update` close over transformations only, so that Equinox's `closure_to_pytree`, which Optimistix applies
-    to optimizers, finds the arrays among their hyperparameters. It follows every path to a function, so `init` closes
-    over the inner `init` alone, here and in the cores of wrappers; otherwise each of them doubles the paths.
 
     Args:
         tx: any transformation, which runs inside.
@@ -36,106 +32,121 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
     Raises:
         TypeError: `tx` is not a transformation.
     """
-    given: Any = tx
-    if isinstance(given, GradientTransformation) and own_core(given) is not None:
-        out: GradientTransformation[Any] = cast(Any, given)
-        return out
+    if is_own(tx):
+        return tx
     core = core_of(tx)
-    inner_init, inner_update = core
+    inner_init, inner_update = core  # two names: see "Closures" in `transformation`
 
     def init(params: Params) -> Any:
-        if is_params_placeholder(params):  # a placeholder for any params
+        if is_params_placeholder(params):
             return inner_init(params)
         check_params(params)
         flat = flatten(params)
         check_something_is_trained(flat)
-        inside = flat.inside()
+        arrays = flat.inside()
         try:
-            return first_state(inner_init(inside), inside)
+            return first_state(inner_init(arrays), arrays)
         except Exception as error:
-            note_none(error, inside)
-            note_transformation(error, inside)
+            note_none(error, arrays)
+            note_transformation(error, arrays)
             raise
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        if updates is None and jtu.tree_leaves(trained(params)):
-            raise ValueError(
-                "update received None in place of all updates, and the params have arrays that are trained. It takes "
-                "(updates, state, params), in this order; None is for a single leaf, or a subtree, without a gradient"
-            )
-        inside, leave = cross(updates, params, extra)
-        has_params = params is not None
-        received, state = state, as_init_makes(inner_init, state, inside.params if has_params else inside.updates)
+        crossing = Crossing(updates, params, extra)
+        inside = crossing.updates if params is None else crossing.params
+        own_state = in_nodes_of_init(inner_init, state, inside)
         try:
-            if has_params:
-                check_integers(inner_init, state, inside.params)
-            new_updates, new_state = inner_update(inside.updates, state, inside.params, **inside.extra)
-            new_updates, new_state = leave(state, new_updates, new_state)
-            return new_updates, new_state if state is received else in_nodes_of(received, new_state, object)
+            check_integers(inner_init, own_state, crossing.params)
+            results = inner_update(crossing.updates, own_state, crossing.params, **crossing.extra)
+            new_updates, new_state = crossing.leave(own_state, *results)
         except Exception as error:
-            like = inside.params if has_params else trained(inside.updates)
-            if better := explained(error, inner_init, state, inside.updates, like, has_params):
+            if better := better_error_or_note(error, inner_init, own_state, crossing.updates, crossing.params):
                 raise better from error
-            note_transformation(error, inside.updates, inside.params)
+            note_transformation(error, crossing.updates, crossing.params)
             raise
+        return new_updates, new_state if own_state is state else in_nodes_of(state, new_state, kind=object)
 
     return with_core(init, update, core)
 
 
-class Inside(NamedTuple):
-    """What a core receives, besides its state: trees with None for what is not trained, and extra arguments."""
-
-    updates: Updates
-    params: Params
-    extra: dict[str, Any]
-
-
-Leave = Callable[[OptState, Updates, OptState], tuple[Any, Any]]
-
-
-def cross(updates: Updates, params: Params, extra: dict[str, Any]) -> tuple[Inside, Leave]:
-    """Go inside with the arguments of an update; return them, and a function that leads back out.
+class Crossing:
+    """An update that goes in, and comes out again.
 
     Args:
         updates: the updates; None or float0 for a missing one, which is a zero inside.
         params: the params; without them, the updates stand for them, and every array of numbers can be trained.
         extra: the extra arguments.
 
-    Returns:
-        What the core receives. And a function of the state before, the new updates and the new state, which returns the
-            two outside: in their old structure and dtypes, and without any change for a missing gradient.
+    Attributes:
+        updates, params, extra: what the core receives: trees with None for what is not trained, and extra arguments.
 
     Raises:
         ValueError: the updates have another structure or other shapes than the params; the message names the key path.
-        TypeError: there is a gradient for what is not trained; or one is a tree, or complex, and its array is not.
+        TypeError: there is a gradient for what is not trained; or one is no array, or complex, and its array is not.
     """
-    has_params = params is not None
-    flat = flatten(params) if has_params else flatten(updates, is_numeric_array)
-    given = _flatten_gradients(flat, updates, has_params)
-    triples = zip(flat.is_trained, given, flat.arrays, strict=True)
-    inside_updates = flat.inside(
-        (jnp.zeros_like(array) if x is None else as_array(x)) if is_trained else None
-        for is_trained, x, array in triples
-    )
-    inside_params = flat.inside() if has_params else None
-    views = view_extra_args(extra, updates, params, inside_updates) if extra else extra
 
-    def leave(state: OptState, new_updates: Updates, new_state: OptState) -> tuple[Any, Any]:
-        news = flatten_updates(flat.treedef, keep_updates(inside_updates, inside_params, new_updates))
-        new_state = keep_state(state, inside_params, new_state)
-        missing = {i for i, x in enumerate(given) if x is None and flat.is_trained[i]}
+    def __init__(self, updates: Updates, params: Params, extra: dict[str, Any]) -> None:
+        has_params = params is not None
+        if updates is None and has_params and jtu.tree_leaves(trained(params)):
+            raise ValueError(
+                "update received None in place of all updates, and the params have arrays that are trained. It takes "
+                "(updates, state, params), in this order; None is for a single leaf, or a subtree, without a gradient"
+            )
+        self._flat = flat = flatten(params) if has_params else flatten(updates, is_numeric_array)
+        self._gradients = _gradients_of(flat, updates, has_params)
+        triples = zip(flat.is_trained, self._gradients, flat.arrays, strict=True)
+        self.updates: Updates = flat.inside(
+            (jnp.zeros_like(array) if x is None else as_array(x)) if is_trained else None
+            for is_trained, x, array in triples
+        )
+        self.params: Params = flat.inside() if has_params else None
+        self.extra = view_extra_args(extra, updates, params, self.updates) if extra else extra
+
+    def leave(self, state: OptState, new_updates: Updates, new_state: OptState) -> tuple[Any, Any]:
+        """Return new updates and a new state for the user.
+
+        They have the structure and dtypes of the old ones, and a parameter without a gradient has no update.
+
+        Args:
+            state: the state that the core received.
+            new_updates: what the core returned.
+            new_state: what it returned too.
+        """
+        flat = self._flat
+        news = flatten_updates(flat.treedef, keep_updates(self.updates, self.params, new_updates))
+        new_state = keep_state(state, self.params, new_state)
+        missing = {i for i, x in enumerate(self._gradients) if x is None and flat.is_trained[i]}
         if missing:
-            without_update, new_state = _hold(missing, state, new_state, inside_updates)
-            news = [None if i in without_update else x for i, x in enumerate(news)]
+            entries = map_state(state, self.updates)
+            in_rounds = {x.param for x in entries if x.in_rounds}
+            news = [None if i in missing and i not in in_rounds else x for i, x in enumerate(news)]
+            new_state = _hold(missing, entries, state, new_state)
         # Outside of jit, adan keeps the gradient itself: a step that donates the state would delete the caller's.
         leaves, treedef = jtu.tree_flatten(new_state)
-        owned = unshared(leaves, jtu.tree_leaves((news, inside_updates, inside_params)))
-        return flat.treedef.unflatten(news), treedef.unflatten(owned)
-
-    return Inside(inside_updates, inside_params, views), leave
+        unaliased = unshared(leaves, jtu.tree_leaves((news, self.updates, self.params)))
+        return flat.treedef.unflatten(news), treedef.unflatten(unaliased)
 
 
-def _flatten_gradients(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
+def _hold(missing: set[int], entries: list[Entry], state: OptState, new_state: OptState) -> Any:
+    """Return a new state in which the moments of parameters without a gradient are the old ones.
+
+    | an array of the state | without a gradient of its parameter |
+    |---|---|
+    | in the state of `MultiSteps` or `sam`, which take rounds | changes, as with a zero |
+    | a copy or an average of the params | changes |
+    | any other, such as a moment | stays |
+    | of no parameter, such as a count | changes |
+    """
+
+    def stays(x: Entry) -> bool:
+        return x.param in missing and not x.in_rounds and x.field not in x.known.follows_params
+
+    olds, treedef = jtu.tree_flatten(state)
+    triples = zip(entries, olds, jtu.tree_leaves(new_state), strict=True)
+    return treedef.unflatten(old if stays(entry) else new for entry, old, new in triples)
+
+
+def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
     """Return the gradient of each leaf, None where it is missing; raise an error for one that does not fit."""
     try:
         parts = flatten_updates(flat.treedef, updates)
@@ -148,44 +159,42 @@ def _flatten_gradients(flat: Flat, updates: Updates, has_params: bool) -> list[A
     pairs = zip(flat.is_trained, gradients, strict=True)
     if not jtu.all_leaves([x for is_trained, x in pairs if is_trained and x is not None]):
         raise TypeError(f"the updates do not fit the params: {updates_mismatch(flat.treedef, updates, 'updates')}")
-    are_ints = all(isinstance(x, int) for x in flat.leaves)  # as toy params are, of which Optax has some
-    for i, (x, array) in enumerate(zip(gradients, flat.arrays, strict=True)):
+    are_ints = all(isinstance(x, int) for x in flat.leaves)
+    for i, x in enumerate(gradients):
         if x is None:
             continue
-        if not flat.is_trained[i]:
-            is_gradient = is_parameter(x) and not (are_ints and isinstance(x, int))
-            if is_gradient and not flat.can_train[i]:
-                raise TypeError(
-                    f"there is a gradient ({describe(x)}) at {leaf_path_text(flat.tree, i, is_hole)}, which is "
-                    f"{describe(flat.leaves[i])}, and is not trained: only floating-point and complex arrays are. Pass "
-                    "None as its gradient; or, to train it, make it such an array before init, with jnp.asarray(x, "
-                    "float)"
-                )
-        elif is_complex(x) and not is_complex(array):
-            raise TypeError(
-                f"the gradient at {leaf_path_text(flat.tree, i, is_hole)} is complex, and the param is real: pass its "
-                "real part"
-            )
-        elif has_params and shape_of(x)[len(shape_of(x)) - array.ndim :] != array.shape:  # it may have more in front
-            raise ValueError(
-                f"the gradient at {leaf_path_text(flat.tree, i, is_hole)} has shape {shape_of(x)}, and its parameter "
-                f"{array.shape}. Pass the gradients of these params to update"
-            )
+        if flat.is_trained[i]:
+            _check_gradient(flat, i, x, has_params)
+        # Optax has toy params that are ints, with gradients that are ints too.
+        elif not (are_ints and isinstance(x, int)):
+            _check_no_gradient(flat, i, x)
     return gradients
 
 
-def _hold(missing: set[int], state: OptState, new_state: OptState, like: Updates) -> tuple[set[int], Any]:
-    """Keep the moments of parameters without a gradient, which get no update.
+def _check_gradient(flat: Flat, i: int, x: Any, has_params: bool) -> None:
+    """Raise an error unless the gradient of the i-th leaf, which is trained, is an array that fits it."""
+    array = flat.arrays[i]
+    if not has_dtype(x) and not is_parameter(x):
+        raise TypeError(f"the gradient at {_path(flat, i)} must be an array, found {describe_value(x)}")
+    if is_complex(x) and not is_complex(array):
+        raise TypeError(f"the gradient at {_path(flat, i)} is complex, and the param is real: pass its real part")
+    # Gradients of single examples, as for differential privacy, have one more axis in front.
+    if has_params and shape_of(x)[len(shape_of(x)) - array.ndim :] != array.shape:
+        raise ValueError(
+            f"the gradient at {_path(flat, i)} has shape {shape_of(x)}, and its parameter {array.shape}. Pass the "
+            "gradients of these params to update"
+        )
 
-    In a `MultiSteps` or `sam`, a missing gradient is a zero of that update instead. Counts and estimates that
-    parameters share change as always, and copies and averages of the params follow them.
 
-    Returns:
-        The parameters that get no update; and the new state.
-    """
-    entries = map_state(state, like)
-    without_update = missing - {x.param for x in entries if x.in_rounds and x.param is not None}
-    olds, treedef = jtu.tree_flatten(state)
-    kept = [x.param in missing and not x.in_rounds and not is_declared(FOLLOWS_PARAMS, x) for x in entries]
-    triples = zip(kept, olds, jtu.tree_leaves(new_state), strict=True)
-    return without_update, treedef.unflatten(old if keep else new for keep, old, new in triples)
+def _check_no_gradient(flat: Flat, i: int, x: Any) -> None:
+    """Raise an error if the i-th leaf, which is not trained, has a gradient; if its class froze it, that is dropped."""
+    if is_parameter(x) and not flat.can_train[i]:
+        raise TypeError(
+            f"there is a gradient ({describe(x)}) at {_path(flat, i)}, which is {describe(flat.leaves[i])}, and is not "
+            "trained: only floating-point and complex arrays are. Pass None as its gradient; or, to train it, make it "
+            "such an array before init, with jnp.asarray(x, float)"
+        )
+
+
+def _path(flat: Flat, i: int) -> str:
+    return leaf_path_text(flat.tree, i, is_hole)

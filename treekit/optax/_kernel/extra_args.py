@@ -1,4 +1,8 @@
-"""Extra arguments of an update: trees get the holes that the params have inside, and functions have theirs filled."""
+"""Extra arguments of an update, as a core sees them.
+
+A tree like the params gets the holes that the params have inside. A function of the params is wrapped: before each
+call, the holes in its first argument are filled with the user's own leaves; a gradient that it returns gets the holes.
+"""
 
 import functools
 from typing import Any
@@ -8,14 +12,11 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_parameter, is_truly_callable
 from treekit._base.types import Params, PyTree, Updates
 from treekit._compare.prefix import flatten_updates
-from treekit.optax._kernel.state_map import is_hole
+from treekit.optax._kernel.holes import is_hole
 
 
 def view_extra_args(extra: dict[str, Any], updates: Updates, params: Params, inside_updates: Updates) -> dict[str, Any]:
     """Return extra arguments as a core sees them.
-
-    A tree like the params, or like the updates, gets the same holes as these. A function receives the user's own params
-    where it is called with the params inside: their holes are filled, also those that wrappers inside have made.
 
     Args:
         extra: the arguments by name.
@@ -26,26 +27,39 @@ def view_extra_args(extra: dict[str, Any], updates: Updates, params: Params, ins
     trees = [updates] if params is None else [updates, params]
 
     def view(name: str, value: Any) -> Any:
-        if any(is_like(name, value, tree) for tree in trees):
+        if any(is_like(value, tree, may_be_number=name == "grad") for tree in trees):
             return _with_holes(inside_updates, value)
-        # A model may be callable too, and is a tree; as `value_fn` or `obj_fn`, it is meant to be called.
-        is_function = is_truly_callable(value) or (callable(value) and name.endswith("_fn"))
-        return _filling(value, params) if is_function and params is not None and not isinstance(value, type) else value
+        if params is not None and _is_function(name, value):
+            return _filling(value, params)
+        return value
 
     return {name: view(name, value) for name, value in extra.items()}
 
 
+def _is_function(name: str, value: object) -> bool:
+    """Whether an extra argument is a function, and not a class.
+
+    A model may be callable too, and is a tree; as `value_fn` or `obj_fn`, it is meant to be called.
+    """
+    if isinstance(value, type):
+        return False
+    return is_truly_callable(value) or (callable(value) and name.endswith("_fn"))
+
+
 def _with_holes(inside: PyTree, tree: PyTree) -> Any:
     """Return a tree with the holes of one inside, and a zero for a missing gradient."""
+
+    def part(x: Any, given: Any) -> Any:
+        if is_hole(x):
+            return x
+        return jnp.zeros_like(x) if has_no_update(given) else given
+
     leaves, treedef = jtu.tree_flatten(inside, is_leaf=is_hole)
-    pairs = zip(leaves, flatten_updates(treedef, tree), strict=True)
-    return treedef.unflatten(
-        x if is_hole(x) else jnp.zeros_like(x) if has_no_update(part) else part for x, part in pairs
-    )
+    return treedef.unflatten(map(part, leaves, flatten_updates(treedef, tree)))
 
 
 def _filling(function: Any, params: Params) -> Any:
-    """Wrap a function of the params, which is called with holes where wrappers inside leave params out."""
+    """Wrap a function of the params, so that the holes in its first argument are filled with leaves of these params."""
 
     @functools.wraps(function)  # line searches inspect the names of its arguments
     def whole(*args: Any, **kwargs: Any) -> Any:
@@ -54,27 +68,33 @@ def _filling(function: Any, params: Params) -> Any:
         if inside is None or not any(map(is_hole, leaves)):
             return function(*args, **kwargs)
         try:
-            parts = treedef.flatten_up_to(params)
-        except ValueError:  # it is another tree
+            outside = treedef.flatten_up_to(params)
+        except ValueError:  # it is called with something else than params
             return function(*args, **kwargs)
-        filled = treedef.unflatten(part if is_hole(x) else x for x, part in zip(leaves, parts, strict=True))
+        filled = treedef.unflatten(y if is_hole(x) else x for x, y in zip(leaves, outside, strict=True))
         result = function(filled, *args[1:], **kwargs)
-        return _with_holes(inside, result) if is_like("grad", result, params) else result
+        is_gradient = is_like(result, params, may_be_number=True)
+        return _with_holes(inside, result) if is_gradient else result
 
     return whole
 
 
-def is_like(name: str, value: Any, tree: PyTree, any_shape: bool = False) -> bool:
-    """Whether the argument `name` has the structure of `tree`, and its shapes, unless these do not matter.
+def is_like(value: Any, tree: PyTree, *, may_be_number: bool, any_shape: bool = False) -> bool:
+    """Whether a value has the structure of a tree of params or updates, and their shapes.
 
-    By structure alone, a batch (x, y) would be like params (w, b). If the params are a number, only the argument "grad"
-    is like them: any other number is a loss, a step or a rate.
+    By structure alone, a batch (x, y) would be like params (w, b).
+
+    Args:
+        value: any value.
+        tree: the params or updates.
+        may_be_number: whether a number is like params that are a number. A gradient is; a loss or a rate is not.
+        any_shape: whether shapes do not matter.
     """
     if value is None or jtu.tree_structure(value) != jtu.tree_structure(tree):
         return False
     if any_shape:
         return True
     if jtu.all_leaves([value]):
-        return is_parameter(value) and shape_of(value) == shape_of(tree) and (shape_of(value) != () or name == "grad")
+        return is_parameter(value) and shape_of(value) == shape_of(tree) and (may_be_number or shape_of(value) != ())
     pairs = zip(jtu.tree_leaves(value), jtu.tree_leaves(tree), strict=True)
     return all(not is_parameter(a) or shape_of(a) == shape_of(b) for a, b in pairs)

@@ -20,59 +20,66 @@ from treekit._compare.leaves import plainly_equal
 from treekit._compare.pairs import Pair, walk_pairs
 from treekit._graft.graft import graft
 from treekit._graft.report import GraftReport
+from treekit.optax._kernel.trained import trained
 
 
 class StateError(ValueError, TypeError):
     """A state is not one that this optimizer makes for these params; the message says what differs."""
 
 
-def explained(
-    error: Exception, init: Callable[[Any], Any], state: OptState, updates: Updates, like: Params, has_params: bool
+def better_error_or_note(
+    error: Exception, init: Callable[[Any], Any], state: OptState, updates: Updates, params: Params
 ) -> Exception | None:
-    """Return a better error than that of an update; None to raise it as it is, perhaps with a note.
+    """Return a better error than that of an update; or None, to raise it as it is, perhaps with a note that this adds.
 
     Args:
         error: the error of an update with this state.
-        init: the init of the core.
-        state: the state that update received.
-        updates: the updates inside.
-        like: the params inside; without them, the updates.
-        has_params: whether these are the params.
+        init: the `init` of the core.
+        state: the state that the core received.
+        updates: the updates that it received.
+        params: the params that it received, or None.
     """
     if isinstance(error, StateError):
         return None
+    like = trained(updates) if params is None else params
     differences = _differences(init, state, like)
-    if differences:
-        hint = _hint(like, has_params)
-        return _error(init, state, like, differences, hint, f"\nIt led to {describe_error(error)}")
-    if not has_params:
+    if differences:  # the state does not fit
+        hint = _hint(updates, params)
+        return _state_error(init, state, like, differences, hint, f"\nIt led to {describe_error(error)}")
+    if params is None:  # it fits what is trained; with integers among the updates, it may not fit these
         if _differences(init, state, updates):
             error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
         return None
-    if differences is None and any(map(_is_masked, jtu.tree_leaves(state, is_leaf=_is_masked))):
+    is_known_to_fit = differences is not None
+    if not is_known_to_fit and any(map(_is_masked, jtu.tree_leaves(state, is_leaf=_is_masked))):
         error.add_note(
             "Does a function that returns a mask or labels look at values? It is called with the params in init, and "
             "with the updates in update, where it must select the same leaves: let it look at shapes and dtypes"
         )
-    return _of_gradients(error, updates, like)
+        return None
+    return _error_of_a_shape(error, updates, params)
 
 
-def _hint(like: Params, has_params: bool) -> str:
+def _hint(updates: Updates, params: Params) -> str:
     """Say what else may be wrong where a state does not fit."""
-    hint = "" if has_params else " Pass the params too, if it was made for all of them: update(updates, state, params)."
+    hints: list[str] = []
+    like, name = (updates, "updates") if params is None else (params, "params")
     if is_nnx_module(like):
-        hint = " The params are a module of Flax NNX: pass nnx.state(model, nnx.Param), to init and to update."
+        hints.append("The params are a module of Flax NNX: pass nnx.state(model, nnx.Param), to init and to update.")
+    elif updates is None and params is None:
+        hints.append("It received no updates: None is for a leaf, or a subtree, without a gradient.")
+    elif params is None:
+        hints.append("Pass the params too, if it was made for all of them: update(updates, state, params).")
     if any(is_weak(x) and is_traced(x) for x in jtu.tree_leaves(like)):
-        hint += (
-            f" In the {'params' if has_params else 'updates'}, jax.jit has made an array of a Python number, which "
-            "init received as a number: make it an array before init, with jnp.asarray, or jit the step with "
-            "equinox.filter_jit, which does not convert it."
+        hints.append(
+            f"In the {name}, jax.jit has made an array of a Python number, which init received as a number: make it an "
+            "array before init, with jnp.asarray, or jit the step with equinox.filter_jit, which does not convert it."
         )
-    return hint
+    return "".join(f" {hint}" for hint in hints)
 
 
-def _of_gradients(error: Exception, updates: Updates, params: Params) -> Exception | None:
-    """Return an error that names a gradient of another shape than its parameter."""
+def _error_of_a_shape(error: Exception, updates: Updates, params: Params) -> Exception | None:
+    """Return an error that names a gradient of another shape than its parameter; None if there is none."""
     for grad, (path, param) in zip(jtu.tree_leaves(updates), flatten_with_path(params)[0], strict=False):
         if shape_of(grad) != shape_of(param):
             return ValueError(
@@ -85,19 +92,23 @@ def _of_gradients(error: Exception, updates: Updates, params: Params) -> Excepti
 def check_integers(init: Callable[[Any], Any], state: OptState, params: Params) -> None:
     """Raise a StateError if a state that has an array of integers or bools is not one that `init` makes.
 
-    Every other state that does not fit raises an error of its own, of another structure or shape, or in a cast. But
-    integers with axes would be broadcast, as the counts of several members of an ensemble, and be computed with as
-    floats, as moments. `Codes`, which are not computed with, do not count.
+    Two misfits of integers raise nothing: the counts of an ensemble, with an axis for its members, are broadcast; and
+    integers in place of moments are computed with as floats. Every other misfit raises an error of its own, of another
+    structure or shape, or in a cast. Without the params, what `init` would make is not known.
     """
-    if not any(map(_has_integers, jtu.tree_leaves(state))):
-        return  # the code below returns too, but takes longer
-    if not any(map(_has_integers, jtu.tree_leaves(state, is_leaf=is_codes))):
+    has_integers = any(map(_is_integers, jtu.tree_leaves(state)))  # in most states there are none: asked first
+    if params is None or not has_integers or not _has_integers_besides_codes(state):
         return
     if differences := _differences(init, state, params):
-        raise _error(init, state, params, differences)
+        raise _state_error(init, state, params, differences)
 
 
-def _has_integers(x: object) -> bool:
+def _has_integers_besides_codes(state: OptState) -> bool:
+    """Whether a state has integers with which updates compute: not only those in `Codes`."""
+    return any(map(_is_integers, jtu.tree_leaves(state, is_leaf=is_codes)))
+
+
+def _is_integers(x: object) -> bool:
     """Whether a leaf is an array with axes, of integers, bools or keys."""
     return is_array(x) and x.ndim > 0 and not issubdtype(x.dtype, jnp.inexact)
 
@@ -134,7 +145,7 @@ def _kind(x: object) -> Any:
     return next((kind for kind in kinds if issubdtype(dtype, kind)), dtype)
 
 
-def _error(
+def _state_error(
     init: Callable[[Any], Any],
     state: OptState,
     params: Params,
@@ -143,17 +154,26 @@ def _error(
     cause: str = "",
 ) -> StateError:
     advice = "Make it again with init"
-    reports: list[GraftReport] = []
-
-    def carry_over(state: OptState) -> None:
-        reports.append(graft(untyped.eval_shape(init, params), state, strict=False)[1])
-
     with contextlib.suppress(Exception):  # if nothing fits, or what fits is not certain
-        untyped.eval_shape(carry_over, state)  # with shapes, so that no array is copied
-        kept, all_ = len(reports[0].kept), len(reports[0])
-        fits = f"{kept} of {count(all_, 'array')}: treekit.graft(optimizer.init(params), state, strict=False)[0]"
-        advice += f", or carry over what fits, {fits}" if kept else ""
+        report = _report_of_graft(init, state, params)
+        fits = f"{len(report.kept)} of {count(len(report), 'array')}"
+        if report.kept:
+            advice += f", or carry over what fits, {fits}: {_GRAFT}"
     return StateError(
         f"the state does not fit this optimizer and these params. {advice}.{hint}\nstate | what init makes:\n"
         f"{differences}{cause}"
     )
+
+
+_GRAFT = "treekit.graft(optimizer.init(params), state, strict=False)[0]"
+
+
+def _report_of_graft(init: Callable[[Any], Any], state: OptState, params: Params) -> GraftReport:
+    """Return what `graft` would report of a new state and this one. It is traced, so that no array is copied."""
+    reports: list[GraftReport] = []  # the way out of `eval_shape`, which returns arrays only
+
+    def carry_over(state: OptState) -> None:
+        reports.append(graft(untyped.eval_shape(init, params), state, strict=False)[1])
+
+    untyped.eval_shape(carry_over, state)
+    return reports[0]

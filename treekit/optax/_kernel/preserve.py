@@ -1,9 +1,13 @@
 """Preserve the dtypes, the structure and the shapes of state and updates.
 
-Who casts results, and when? The boundary casts what the outermost core returns. Inside, they are cast only where
-somebody relies on it: `preserving` around a step that may not run, since both ways need equal types (`MultiSteps`,
-`apply_if_finite` and similar), and around one whose results are rounded (`store_state`); `preserving_updates` around a
-link of a chain, since the next one may not accept the updates of an injected rate, which is f32 at least.
+Who casts results, and when? The boundary casts what the outermost core returns. Inside, results are cast only where
+somebody relies on it:
+
+| what | around | why |
+|---|---|---|
+| `preserving` | a step that may not run, as in `MultiSteps` and `apply_if_finite` | both ways must have equal types |
+| `preserving` | a step whose results `store_state` rounds | they are rounded from the dtypes that they should have |
+| `preserving_updates` | a link of a chain | an injected rate gives updates in f32, and the next link may refuse them |
 
 What goes into a core is cast by those who compute in another dtype: `MultiSteps` casts its sums to the dtypes of the
 gradients, `lbfgs` computes in those of the params, `store_state` in those that it was told, and `inject_hyperparams` in
@@ -40,31 +44,32 @@ from treekit.optax._kernel.transformation import Core
 
 
 def first_state(state: OptState, params: Params) -> Any:
-    """Return a state that `init` made, strongly typed, in arrays of its own, and sharded as the params.
-
-    Raises:
-        TypeError: it is one of lookahead, whose params are a pair.
-    """
-    leaves, treedef = jtu.tree_flatten(strengthen_all(state), is_leaf=_is_of_lookahead)
-    if any(map(_is_of_lookahead, leaves)):
-        raise TypeError("optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost")
+    """Return a state that `init` made, strongly typed, in arrays of its own, and sharded as the params."""
+    _check_not_lookahead(state)
+    leaves, treedef = jtu.tree_flatten(strengthen_all(state))
     return shard_alike(treedef.unflatten(unshared(leaves, jtu.tree_leaves(params))), params)
 
 
-def as_init_makes(init: Callable[[Any], Any], state: OptState, params: Params) -> Any:
-    """Return a state in the nodes that `init` makes.
+def _check_not_lookahead(state: OptState) -> None:
+    """Raise a TypeError for a state of lookahead inside the boundary: its params are a pair, and updates are not."""
+
+    def is_of_lookahead(x: object) -> bool:
+        return isinstance(x, optax.LookaheadState)
+
+    if any(map(is_of_lookahead, jtu.tree_leaves(state, is_leaf=is_of_lookahead))):
+        raise TypeError("optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost")
+
+
+def in_nodes_of_init(init: Callable[[Any], Any], state: OptState, params: Params) -> Any:
+    """Return a state in the nodes that `init` makes, if Flax NNX has put it into others.
 
     After a step, `flax.nnx.Optimizer` has an `nnx.State` where a state had a list, a tuple or another node for a param.
-    With it, an update that takes a list apart would compute with its keys.
+    An update that takes such a list apart, `a, b = state`, would get the keys of the `nnx.State`.
     """
     if is_nnx_state(params):
         with contextlib.suppress(Exception):  # an init that cannot be traced
-            return in_nodes_of(untyped.eval_shape(init, params), state, object)
+            return in_nodes_of(untyped.eval_shape(init, params), state, kind=object)
     return state
-
-
-def _is_of_lookahead(x: object) -> bool:
-    return isinstance(x, optax.LookaheadState)
 
 
 def preserving(core: Core) -> Core:
@@ -92,7 +97,12 @@ def preserving_updates(core: Core) -> Core:
 def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
     """Return new updates, each in the wider dtype of its gradient and its param.
 
-    Inside, params have the structure of the updates, or are None.
+    Where both are real, so is the update. Without the params, the update of an integer is a float, as in Optax.
+
+    Args:
+        updates: the updates that the core received.
+        params: the params, of the same structure; or None.
+        new_updates: what it returned.
 
     Raises:
         TypeError: they have another structure than the updates.
@@ -100,20 +110,28 @@ def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
     """
     grads, treedef = jtu.tree_flatten(updates)
     news = _parts_of_updates(updates, treedef, new_updates)
-    has_params = params is not None
-    likes = jtu.tree_leaves(params) if has_params else grads
+    likes = grads if params is None else jtu.tree_leaves(params)
     for i, (have, want) in enumerate(zip(_shapes(news), _shapes(likes), strict=True)):
         if news[i] is not None and have != want and not can_be_broadcast(have, want):
             raise ValueError(
                 f"update returned an array of shape {have} at {leaf_path_text(updates, i)}, where the "
-                f"{'param' if has_params else 'gradient'} has shape {want}. Is the state of other params?"
+                f"{'gradient' if params is None else 'param'} has shape {want}. Is the state of other params?"
             )
     if _mixes_complex(likes):
         news = list(map(_real_where_real, likes, news))
-    wider = list(map(_wider, grads, likes))
-    if not has_params:  # the update of an integer is a float, as in Optax
-        wider = [x if issubdtype(x.dtype, jnp.inexact) else new for x, new in zip(wider, news, strict=True)]
-    return treedef.unflatten(cast_each(news, wider, updates))
+    wanted: list[Any] = list(map(_wider, grads, likes))
+    if params is None:
+        wanted = [x if issubdtype(x.dtype, jnp.inexact) else new for x, new in zip(wanted, news, strict=True)]
+    return treedef.unflatten(cast_each(news, wanted, updates))
+
+
+def like_updates(updates: Updates, params: Params) -> Any:
+    """Return a tree with the dtypes that `keep_updates` gives to updates, for who rounds them itself."""
+    return jtu.tree_map(_wider, updates, updates if params is None else params)
+
+
+def is_complex(x: object) -> bool:
+    return issubdtype(dtype_of(x), jnp.complexfloating)
 
 
 def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
@@ -138,7 +156,7 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
     try:
         return treedef.unflatten(cast_each(news, likes, state))
     except TypeError as error:
-        which = str(error).partition(";")[0]
+        which = str(error).partition(";")[0]  # not what it says of an argument of dtype_preserving_tree_map
         raise TypeError(
             f"update changed a dtype of the state, which scan and cond reject, and a cast would lose values: {which}. "
             "Let the init of the transformation make this leaf in the dtype that its update computes"
@@ -146,22 +164,19 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
 
 
 def _like_of_state(old: object, new: object) -> Any:
-    """Return a leaf with the dtype that an array of a new state gets: that of the old one, if it can have that.
+    """Return a leaf with the dtype that an array of a new state gets: that of the old one, with two exceptions.
 
-    As in Optax, an int may become a float: then it is a float from the first update on, and `scan` and `cond` say where
-    it was an int. A Python number that a user puts into the state, as in hyperparams["learning_rate"] = 0.1, does not
-    state a dtype; traced, it is a weakly typed array.
+    An int may become a float, as in Optax: then it is a float from the first update on, and `scan` and `cond` say where
+    it was an int. And a Python number that a user puts into the state, as in `hyperparams["learning_rate"] = 0.1`, does
+    not state a dtype; traced, it is a weakly typed array.
     """
     becomes_float = issubdtype(dtype_of(old), jnp.integer) and issubdtype(dtype_of(new), jnp.floating)
-    return old if is_array(old) and not is_weak(old) and not becomes_float else strengthen(new)
+    states_dtype = is_array(old) and not is_weak(old)
+    return old if states_dtype and not becomes_float else strengthen(new)
 
 
 def _mixes_complex(leaves: Iterable[HasDtype]) -> bool:
     return len({issubdtype(dtype, jnp.complexfloating) for dtype in {x.dtype for x in leaves}}) > 1
-
-
-def is_complex(x: object) -> bool:
-    return issubdtype(dtype_of(x), jnp.complexfloating)
 
 
 def _real_where_real(old: object, new: object) -> Any:
@@ -170,11 +185,6 @@ def _real_where_real(old: object, new: object) -> Any:
     With complex params, prodigy, momo and D-Adaptation estimate a real rate as a complex number.
     """
     return jnp.real(new) if is_complex(new) and is_array(old) and not is_complex(old) else new
-
-
-def like_updates(updates: Updates, params: Params) -> Any:
-    """Return a tree with the dtypes of updates: the wider of a gradient's and its param's dtype."""
-    return jtu.tree_map(_wider, updates, updates if params is None else params)
 
 
 def _wider(grad: HasDtype, like: HasDtype) -> Any:

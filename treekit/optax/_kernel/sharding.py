@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool
 from treekit._base.jax import P, jnp, jtu, lax, memory_space, reshard, untyped
 from treekit._base.predicates import is_array, is_parameter, is_traced
 from treekit._base.types import OptState, Params
-from treekit.optax._kernel.state_map import is_hole, map_state
+from treekit.optax._kernel.holes import is_hole
+from treekit.optax._kernel.state_map import map_state
 
 
 def shard_alike(state: OptState, params: Params) -> Any:

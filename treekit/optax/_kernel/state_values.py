@@ -13,7 +13,7 @@ from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
 from treekit._compare.prefix import flatten_updates
-from treekit.optax._kernel.state_map import is_hole
+from treekit.optax._kernel.holes import is_hole
 
 T = TypeVar("T")
 

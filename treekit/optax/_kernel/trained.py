@@ -1,7 +1,7 @@
 """What is trained? The params taken apart; and what a user may mistake for params that are trained.
 
-An array that `can_be_trained` is, unless a class declares that it is not. Everything else is None inside of the
-boundary, and a MaskedNode stays one.
+Trained is each array for which `can_be_trained` holds, unless a class declares that it is not. Everything else is None
+inside, except that a MaskedNode stays one.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,8 @@ from treekit._base.pattern_errors import listed
 from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
 from treekit._base.types import LeafPredicate, Params, PyTreeDef
 from treekit._select.trainable import declared_frozen, declares
-from treekit.optax._kernel.state_map import is_hole, is_optimizer_state
+from treekit.optax._kernel.holes import is_hole
+from treekit.optax._kernel.known_states import is_optimizer_state
 
 
 def trained(params: Params) -> Any:
@@ -33,7 +34,7 @@ class Flat(NamedTuple):
         tree: the tree.
         treedef: its structure.
         leaves: its leaves.
-        arrays: the same, with the arrays of references.
+        arrays: the same, with the array of each reference, and Python floats as arrays if they are what is trained.
         can_train: for each leaf, whether it is an array that can be trained.
         is_trained: for each leaf, whether it is trained: it can be, and no class declares that it is not.
     """
@@ -47,33 +48,36 @@ class Flat(NamedTuple):
 
     def inside(self, parts: Iterable[Any] | None = None) -> Any:
         """Return a tree with these parts, by default the arrays, for what is trained. Arrays of NumPy are copied."""
-        triples = zip(self.is_trained, self.arrays if parts is None else parts, self.leaves, strict=True)
-        return self.treedef.unflatten(
-            owned(part) if is_trained else leaf if isinstance(leaf, optax.MaskedNode) else None
-            for is_trained, part, leaf in triples
-        )
+
+        def seen(is_trained: bool, part: Any, leaf: Any) -> Any:
+            if is_trained:
+                return owned(part)
+            return leaf if isinstance(leaf, optax.MaskedNode) else None
+
+        return self.treedef.unflatten(map(seen, self.is_trained, self.arrays if parts is None else parts, self.leaves))
 
 
-def flatten(tree: Params, can_train: LeafPredicate = can_be_trained) -> Flat:
+def flatten(tree: Params, may_train: LeafPredicate = can_be_trained) -> Flat:
     """Take params apart.
 
     Args:
         tree: the params; or the updates, where the params are not passed.
-        can_train: whether a leaf is an array that can be trained.
+        may_train: whether a leaf is an array that can be trained.
     """
     classes = set[Any]()
 
     def stop(x: object) -> bool:
-        classes.add(type(x))
+        classes.add(type(x))  # of every node, so that the tree need not be walked for them
         return is_hole(x)
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
     arrays = floats_as_arrays([x[...] if is_ref(x) else x for x in leaves])
-    can = is_trained = list(map(can_train, arrays))
+    can_train = list(map(may_train, arrays))
+    is_trained = can_train
     if any(map(declares, classes)):
         frozen = declared_frozen(tree, is_hole)
-        is_trained = [x and not is_frozen for x, is_frozen in zip(can, frozen, strict=True)]
-    return Flat(tree, treedef, leaves, arrays, can, is_trained)
+        is_trained = [x and not is_frozen for x, is_frozen in zip(can_train, frozen, strict=True)]
+    return Flat(tree, treedef, leaves, arrays, can_train, is_trained)
 
 
 def check_params(params: Params) -> None:
@@ -90,16 +94,16 @@ def check_params(params: Params) -> None:
             f"Pass {advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
         )
     children = jtu.tree_leaves(params, is_leaf=lambda x: x is not params)
-    if is_optimizer_state(params) or (children and all(map(is_optimizer_state, children))):  # those of a chain
-        raise TypeError("init takes the params, or a model, and received the state of an optimizer")
+    is_of_chain = bool(children) and all(map(is_optimizer_state, children))
+    if isinstance(params, optax.GradientTransformation) or is_optimizer_state(params) or is_of_chain:
+        what = "an optimizer" if isinstance(params, optax.GradientTransformation) else "the state of an optimizer"
+        raise TypeError(f"init takes the params, or a model, and received {what}")
 
 
 def check_something_is_trained(flat: Flat) -> None:
-    """Raise a TypeError for params without an array that can be trained, of which some look like arrays.
-
-    Inside of a mask, where leaves are MaskedNodes, the others may all be integers.
-    """
-    if any(flat.can_train) or any(isinstance(x, optax.MaskedNode) for x in flat.leaves):
+    """Raise a TypeError for params without an array that can be trained, of which some look like arrays."""
+    is_part = any(isinstance(x, optax.MaskedNode) for x in flat.leaves)  # whose other leaves may all be integers
+    if is_part or any(flat.can_train):
         return
     found = [
         f"{leaf_path_text(flat.tree, i, is_hole)}, which is {describe(x)}"

@@ -1,9 +1,30 @@
-"""The type of treekit's transformations, and the transformation that one runs inside its boundary."""
+"""The type of treekit's transformations, and the *core* that one runs inside its boundary.
+
+A core is a transformation of Optax on trees inside. Its `init` receives params: the arrays that are trained, with holes
+for everything else. Its `update` receives
+
+- updates of the same structure, in which a missing gradient is a zero;
+- a state that it or `init` returned, into which a user may have put other numbers;
+- the params, or None. Without them, integers among the updates are inside too: only params say what is trained.
+
+It returns updates of the same structure, of any dtype, of shapes that can be broadcast to those of the params, and None
+for no update; and a state of the structure and shapes of the one before, of any dtype. `preserve` says who casts them.
+
+Closures. Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, follows `init` and `update` into all
+that they close over, to find the arrays among hyperparameters. So, in every core:
+
+1. `init` closes over the `init` inside and not over its core, which leads to `update` too: otherwise each wrapper would
+   double the number of paths.
+2. A tree that is not for arithmetic, such as a mask, is in an object (`MaskFunction`), not in a closure, of which it
+   would make a tree.
+
+`tests/optax/whole/test_ecosystem.py` counts the paths.
+"""
 
 import contextlib
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 import optax
 from optax import GradientTransformationExtraArgs as _Base
@@ -27,7 +48,7 @@ else:
     S = TypeVar("S")
     State_co = TypeVar("State_co", covariant=True)
 
-Core: TypeAlias = optax.GradientTransformationExtraArgs  # on trees of arrays, with None and MaskedNode for the others
+Core: TypeAlias = optax.GradientTransformationExtraArgs
 # The `update` and the core of each `init` that treekit has made. Not an attribute of the function, which
 # `functools.wraps` and `jax.jit` would copy to a function of the user's own.
 _CORES: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Callable[..., Any], Core]] = weakref.WeakKeyDictionary()
@@ -94,6 +115,11 @@ def with_core(init: Callable[..., Any], update: Callable[..., Any], core: Core) 
     make: Any = GradientTransformation
     out: GradientTransformation[Any] = make(init, update)
     return out
+
+
+def is_own(tx: object) -> TypeGuard[GradientTransformation[Any]]:
+    """Whether `tx` is a transformation of treekit, and of its class."""
+    return isinstance(tx, GradientTransformation) and own_core(tx) is not None
 
 
 def own_core(tx: Any) -> Core | None:

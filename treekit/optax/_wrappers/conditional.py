@@ -11,7 +11,6 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.in_place import is_known, run_if, trace
 from treekit.optax._kernel.preserve import preserving
-from treekit.optax._kernel.state_map import is_of_multi_steps
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._wrappers.traced import named_schedule
 
@@ -176,7 +175,7 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
 
         # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
         traced, consts = trace(run, state)
-        if any(map(is_of_multi_steps, jtu.tree_leaves(state, is_leaf=is_of_multi_steps))):
+        if any(map(_is_of_multi_steps, jtu.tree_leaves(state, is_leaf=_is_of_multi_steps))):
             # Around a loop, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without one, a branch
             # moves less: benchmarks/results/accelerators.md.
             def run_carry(carry: PyTree) -> Any:
@@ -195,3 +194,7 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
         return new_updates, new_state
 
     return update_if
+
+
+def _is_of_multi_steps(x: object) -> bool:
+    return hasattr(x, "mini_step")

@@ -10,8 +10,8 @@ from treekit._base.describe import describe_value
 from treekit._base.tree import is_mapping
 from treekit._base.types import Params, Updates
 from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.releases import MonitorState
-from treekit.optax._kernel.state_map import is_params_placeholder
 from treekit.optax._kernel.transformation import GradientTransformation
 
 if TYPE_CHECKING:

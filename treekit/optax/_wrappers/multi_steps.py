@@ -19,8 +19,8 @@ from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import HasDtype, OptState, Params, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.in_place import run_if, run_step_if
+from treekit.optax._kernel.known_states import declare, known
 from treekit.optax._kernel.preserve import preserving
-from treekit.optax._kernel.state_map import AT_LEAST_FLOAT32
 from treekit.optax._kernel.transformation import Core, GradientTransformation, U, core_of
 from treekit.optax._wrappers.traced import named_schedule
 
@@ -58,7 +58,7 @@ class WeightedMultiStepsState(NamedTuple):
     weight_sum: Any = 0.0
 
 
-AT_LEAST_FLOAT32.update({optax.MultiStepsState: ("acc_grads",), WeightedMultiStepsState: ("acc_grads",)})
+declare(WeightedMultiStepsState, known(optax.MultiStepsState))
 
 
 class MultiSteps(Generic[StepsState], _Base):

@@ -9,24 +9,10 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState
-from treekit.optax._kernel.releases import existing
+from treekit.optax._kernel.known_states import known_of
 from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
 
 T = TypeVar("T")
-
-# States of wrappers that do not pass on the updates of the transformation inside; a step that
-# `conditionally_transform` skips passes on the gradients.
-_CHANGING: Any = (
-    optax.ConditionallyTransformState,
-    optax.LookaheadState,
-    optax.contrib.MechanicState,
-    optax.contrib.SAMState,
-    optax.contrib.ScheduleFreeState,
-    optax.contrib.SplitRealAndImaginaryState,
-    *existing(optax.contrib, "GaLoreState"),
-)
-# Those that return the updates that they receive. A module that defines another such state adds its class.
-UNCHANGING: set[Any] = set(existing(optax, "MonitorState"))
 
 
 def schedule_free_eval_params(state: OptState, params: T) -> T:
@@ -65,22 +51,27 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
         )
     for path in states:
         for node, key in ancestors(state, path):
-            children = children_of(node)
-            later = list(children.values())[list(children).index(key) + 1 :]
-            is_chain = type(node) in (tuple, list, OrderedDict)
-            if isinstance(node, _CHANGING):
-                where = f"inside a transformation that changes its updates ({type(node).__name__})"
-            elif is_chain and not all(isinstance(x, tuple(UNCHANGING)) for x in later):
-                where = "and another transformation follows it in its chain and may change its updates"
-            else:
-                continue
-            raise ValueError(
-                f"schedule_free is at {path_text(path)} of the state, {where}. The params then differ from those that "
-                "schedule_free computes. Put it outside, and last in its chain"
-            )
+            if why := _why_params_differ(node, key):
+                raise ValueError(
+                    f"schedule_free is at {path_text(path)} of the state, {why}. The params then differ from those "
+                    "that schedule_free computes. Put it outside, and last in its chain"
+                )
 
     def evaluated(path: KeyPath, z: Any, param: Any) -> Any:
+        """Return x, where the params that are trained are y = b1 x + (1 - b1) z."""
         (b1,) = jtu.tree_leaves(states[path].b1)  # in nnx it is inside a variable
         return (param - (1.0 - b1) * z) / b1
 
     return replace_params(params, {path: x.z for path, x in states.items()}, "states of schedule_free", evaluated)
+
+
+def _why_params_differ(node: OptState, key: Any) -> str:
+    """Say what changes the updates of the state with this key in a node of the whole state; "" if nothing does."""
+    if known_of(node).changes_updates:
+        return f"inside a transformation that changes its updates ({type(node).__name__})"
+    if type(node) in (tuple, list, OrderedDict):  # a chain
+        children = children_of(node)
+        later = list(children.values())[list(children).index(key) + 1 :]
+        if not all(known_of(x).returns_updates for x in later):
+            return "and another transformation follows it in its chain and may change its updates"
+    return ""

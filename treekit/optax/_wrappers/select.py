@@ -1,6 +1,5 @@
 """`masked`, `partition` and similar: on which leaves does a transformation run?"""
 
-import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,9 +11,9 @@ from treekit._base.tree import is_mapping
 from treekit._base.types import Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.extra_args import is_like
-from treekit.optax._kernel.state_map import is_hole, is_params_placeholder
+from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
-from treekit.optax._wrappers.specs import MaskFunction, masked_part, parts_by_label, short
+from treekit.optax._wrappers.specs import MaskFunction, parts_by_label, short
 
 
 def masked(
@@ -57,13 +56,13 @@ def _masked(core: Core, mask: MaskFunction, *, any_shape: bool) -> Core:
     inner_init, inner_update = core
 
     def init(params: Params) -> Any:
-        part = params if is_params_placeholder(params) else masked_part(mask(params), params)
+        part, _ = mask.parts(params)
         return optax.MaskedState(inner_init(part))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        part = masked_part(mask(updates), updates)
-        news, new = _update_part(inner_update, part, updates, state.inner_state, params, extra, any_shape)
-        return _filled(part, news, updates), optax.MaskedState(new)
+        holes, _ = mask.parts(updates)
+        news, new = _update_part(inner_update, holes, updates, state.inner_state, params, extra, any_shape)
+        return _filled(holes, news, updates), optax.MaskedState(new)
 
     return Core(init, update)
 
@@ -125,11 +124,12 @@ def _partition(cores: Mapping[Any, Core], select: Callable[[Any], Any], *, any_s
         return optax.transforms.PartitionState(inner)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        parts, inner = select(updates), states()
-        for key, inner_update in inner_updates.items():  # the parts are disjoint: a later one finds its gradients
+        holes, inner = select(updates), states()
+        # Each core changes its own part of the updates only, so the next one still finds its gradients in them.
+        for key, inner_update in inner_updates.items():
             old = state.inner_states[key].inner_state
-            news, new = _update_part(inner_update, parts[key], updates, old, params, extra, any_shape)
-            updates, inner[key] = _filled(parts[key], news, updates), optax.MaskedState(new)
+            news, new = _update_part(inner_update, holes[key], updates, old, params, extra, any_shape)
+            updates, inner[key] = _filled(holes[key], news, updates), optax.MaskedState(new)
         return updates, optax.transforms.PartitionState(inner)
 
     return Core(init, update)
@@ -194,11 +194,8 @@ def selective_transform(
     is_frozen = MaskFunction(freeze_mask, "freeze_mask")
 
     def select(params: Params) -> Any:
-        if is_params_placeholder(params):
-            return {"train": params, "freeze": params}
-        frozen = is_frozen(params)
-        trained = jtu.tree_map(operator.not_, frozen)
-        return {"train": masked_part(trained, params), "freeze": masked_part(frozen, params)}
+        frozen, trained = is_frozen.parts(params)
+        return {"train": trained, "freeze": frozen}
 
     cores = {"train": core_of(optimizer), "freeze": core_of(optax.set_to_zero())}
     return at_boundary(_partition(cores, select, any_shape=False))
@@ -209,36 +206,38 @@ def selective_transform(
 
 def _update_part(
     inner_update: Callable[..., Any],
-    part: PyTree,
+    holes: PyTree,
     updates: Updates,
     state: OptState,
     params: Params,
     extra: Mapping[str, Any],
     any_shape: bool,
 ) -> tuple[Any, Any]:
-    """Update a part of the params: a tree like them with holes, None or MaskedNode, for what is left out.
+    """Update a part of the params: updates and params with more holes, and what is like them in the extra arguments.
 
     Args:
-        part: the part. Updates and params get its holes, and so do extra arguments that are like the updates.
-        any_shape: whether the structure alone says what is like them.
+        holes: a tree like the updates, of which only the holes count, None or MaskedNode.
+        any_shape: whether the structure alone says which extra arguments are like the updates.
     """
 
-    def of_part(tree: PyTree) -> Any:
-        return jtu.tree_map(_hole_or, part, tree, is_leaf=is_hole)
+    def hole_or(hole: object, x: PyTree) -> Any:
+        return hole if is_hole(hole) else x
 
-    extra = {name: of_part(x) if is_like(name, x, updates, any_shape) else x for name, x in extra.items()}
+    def of_part(tree: PyTree) -> Any:
+        return jtu.tree_map(hole_or, holes, tree, is_leaf=is_hole)
+
+    def view(name: str, x: Any) -> Any:
+        return of_part(x) if is_like(x, updates, may_be_number=name == "grad", any_shape=any_shape) else x
+
+    extra = {name: view(name, x) for name, x in extra.items()}
     out: tuple[Any, Any] = inner_update(of_part(updates), state, None if params is None else of_part(params), **extra)
     return out
 
 
-def _hole_or(kept: object, x: PyTree) -> Any:
-    return kept if is_hole(kept) else x
+def _filled(holes: PyTree, tree: PyTree, others: PyTree) -> Any:
+    """Return a tree in which the holes are filled from another tree."""
 
+    def fill(hole: object, x: PyTree, other: PyTree) -> Any:
+        return other if is_hole(hole) else x
 
-def _filled(part: PyTree, tree: PyTree, others: PyTree) -> Any:
-    """Return a tree whose holes, those of a part, are filled from another tree."""
-    return jtu.tree_map(_other_if_hole, part, tree, others, is_leaf=is_hole)
-
-
-def _other_if_hole(kept: object, x: PyTree, other: PyTree) -> Any:
-    return other if is_hole(kept) else x
+    return jtu.tree_map(fill, holes, tree, others, is_leaf=is_hole)
