@@ -145,6 +145,12 @@ def never(_: Any) -> Any:
     raise AssertionError
 
 
+class Measures(typing.Protocol):
+    """A function, as a protocol."""
+
+    def __call__(self, x: Any) -> Any: ...
+
+
 # What a parameter is called, and how it is annotated; a function, and an int, that are passed for it.
 SAYS: dict[str, tuple[Any, str, str]] = {
     "nothing": (any_factory, "schedule", "number"),
@@ -161,6 +167,9 @@ SAYS: dict[str, tuple[Any, str, str]] = {
     "a function": (factory_of(Callable), "undecided", "number"),
     "typing's function": (factory_of(typing.Callable), "undecided", "number"),
     "a function or None": (factory_of(typing.Optional[Callable[[Any], Any]]), "undecided", "number"),  # noqa: UP045
+    "an annotated function": (factory_of(typing.Annotated[Callable[[Any], Any], "of one"]), "undecided", "number"),
+    "a protocol": (factory_of(Measures), "undecided", "number"),
+    "an annotated int": (factory_of(typing.Annotated[int, "at least 1"] | None), "schedule", "static"),
     "a rate": (factory_of(optax.ScalarOrSchedule), "schedule", "number"),
     "a schedule": (factory_of(optax.Schedule), "schedule", "number"),
     "a float": (factory_of(float), "schedule", "number"),
@@ -187,6 +196,14 @@ def test_the_parameter_says_what_a_function_and_an_int_are(factory: Any, of_func
         assert sort(value, factory=factory, only=name)[0] == "number"
     assert sort(True, factory=factory)[0] == "static"
     assert sort(0.5, factory=factory)[0] == ("static" if of_function == "static" else "number")
+
+
+def test_the_annotation_of_keywords_says_what_each_of_them_is() -> None:
+    def factory(**functions: Callable[[Any], Any]) -> Any:
+        return optax.identity()
+
+    with pytest.raises(TypeError, match="'f' of factory"):
+        inject(factory)(f=never)
 
 
 def test_one_annotation_that_only_type_checkers_know_does_not_hide_the_others() -> None:

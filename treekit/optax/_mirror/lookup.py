@@ -61,9 +61,9 @@ def wrap_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        call = bind(factory, name, args, kwargs)
+        call = bind(factory, name, args, kwargs, is_of_optax=True)
         check_numbers(call, schedules=False)
-        made: Any = converted(call).make({})
+        made: Any = converted(call).make()
         # Not every function without annotations is a factory: `sigmoid_binary_cross_entropy` is a loss.
         is_transformation = type(made) in (optax.GradientTransformation, optax.GradientTransformationExtraArgs)
         return at_boundary(made) if is_transformation else made

@@ -16,7 +16,7 @@ from treekit._base.jax import jtu
 from treekit._select.spec import resolve_spec
 from treekit.optax._kernel.preserve import preserving_updates
 from treekit.optax._kernel.transformation import Core, core_of, own_core
-from treekit.optax._wrappers.parameters import Parameter, read_signature
+from treekit.optax._wrappers.parameters import Parameter, Role, read_signature
 from treekit.optax._wrappers.specs import MaskFunction
 from treekit.optax._wrappers.traced import named_schedule
 
@@ -33,8 +33,9 @@ class Call:
         name: what the user calls it.
         signature: its signature.
         parameters: what each parameter says.
-        arguments: the arguments by name.
-        gathered: those that its `**kwargs` gathers.
+        arguments: the arguments of its parameters by name.
+        gathered: those that its `**kwargs` gathers. One may have the name of a parameter: `f(rate, /, **kwargs)`.
+        is_of_optax: whether it is one of Optax's own factories.
     """
 
     factory: Callable[..., Any]
@@ -43,16 +44,19 @@ class Call:
     parameters: Mapping[str, Parameter]
     arguments: Mapping[str, Any]
     gathered: Mapping[str, Any]
+    is_of_optax: bool
 
-    def make(self, others: Mapping[str, Any]) -> Any:
-        """Call the factory, with other arguments for some, which may be among those that `**kwargs` gathers."""
-        given, names = {**self.arguments, **others}, self.signature.parameters
+    def make(self, others: Mapping[str, Any] | None = None) -> Any:
+        """Call the factory, with other arguments for some: by the names of parameters, or else of those gathered."""
+        given, names = {**self.arguments, **(others or {})}, self.signature.parameters
         bound = inspect.BoundArguments(self.signature, OrderedDict((x, given[x]) for x in names if x in given))
-        rest = {name: x if name in names else others.get(name, x) for name, x in self.gathered.items()}
-        return self.factory(*bound.args, **bound.kwargs, **rest)
+        gathered = {name: x if name in names else given.get(name, x) for name, x in self.gathered.items()}
+        return self.factory(*bound.args, **bound.kwargs, **gathered)
 
 
-def bind(factory: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+def bind(
+    factory: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_of_optax: bool
+) -> Call:
     """Return a call of a factory with these arguments; raise its own error if it does not take them."""
     signature, parameters = read_signature(factory)
     try:
@@ -60,25 +64,27 @@ def bind(factory: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Ma
     except TypeError:
         factory(*args, **kwargs)  # its own error names it
         raise
-    arguments: dict[str, Any] = bound.arguments
-    of_keywords = (x.name for x in signature.parameters.values() if x.kind is inspect.Parameter.VAR_KEYWORD)
-    gathered: dict[str, Any] = arguments.pop(next(of_keywords, ""), {})
-    return Call(factory, name, signature, parameters, arguments, gathered)
+    arguments, gathered = dict[str, Any](bound.arguments), dict[str, Any]()
+    for x in signature.parameters.values():
+        if x.kind is inspect.Parameter.VAR_KEYWORD:
+            gathered = arguments.pop(x.name, {})
+    return Call(factory, name, signature, parameters, arguments, gathered, is_of_optax)
 
 
-def call_of(factory: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Call, bool]:
-    """Return a call whose arguments are to be injected, and whether it is one of Optax's own factory.
+def bind_original(factory: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """Return a call of a factory; for one of `treekit.optax`, a call of Optax's own, without a boundary around it.
 
-    A factory of `treekit.optax` is replaced by Optax's own, so that its result runs inside of one boundary.
+    `inject_hyperparams`, which calls the factory inside of its boundary, asks for it.
     """
+    name = getattr(factory, "__name__", str(factory))
     try:
         original = ORIGINALS.get(factory)
     except TypeError:  # it cannot be a key
         original = None
-    call = bind(original or factory, getattr(factory, "__name__", str(factory)), args, kwargs)
-    if original:
+    call = bind(original or factory, name, args, kwargs, is_of_optax=original is not None)
+    if call.is_of_optax:
         check_numbers(call, schedules=True)
-    return call, original is not None
+    return call
 
 
 def check_numbers(call: Call, *, schedules: bool) -> None:
@@ -108,42 +114,50 @@ def converted(call: Call) -> Call:
     arguments: dict[str, Any] = {}
     for key, parameter in call.signature.parameters.items():
         role, where = call.parameters[key].role, f"{key} of {call.name}"
-        if parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
-            if key in call.arguments:
-                arguments[key] = _convert(call.arguments[key], role, key, where)
-            continue
-        several = call.arguments.get(key, ())
-        if role == "transformation" and not several:
-            raise ValueError(f"{call.name} takes at least one transformation, and received none")
-        arguments[key] = tuple(_convert(x, role, key, f"{key}[{i}] of {call.name}") for i, x in enumerate(several))
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            several = call.arguments.get(key, ())
+            if role == "transformation" and not several:
+                raise ValueError(f"{call.name} takes at least one transformation, and received none")
+            pairs = enumerate(several)
+            arguments[key] = tuple(_convert(x, role, key, f"{key}[{i}] of {call.name}") for i, x in pairs)
+        elif key in call.arguments:
+            arguments[key] = _convert(call.arguments[key], role, key, where)
     return dataclasses.replace(call, arguments=arguments)
 
 
-def _convert(x: Any, role: str, key: str, where: str) -> Any:
-    if role == "named":
-        return x[0], _link(x[1], where)
+def _convert(x: Any, role: Role, key: str, where: str) -> Any:
+    """Return an argument as Optax understands it; labels, numbers and most functions are so already."""
+    if role == "named":  # named_chain(("clip", tx))
+        return x[0], _inner_core(x[1], where)
     if role == "transformation" or isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
-        return _link(x, where)
-    if role == "mask" and x is not None:
+        return _inner_core(x, where)
+    if role == "mask" and x is not None:  # adamw(mask=mask)
         return MaskFunction(x, key)
     if role == "schedule" and callable(x) and not isinstance(x, optax.schedules.StatefulSchedule):
         return named_schedule(x, where)
-    if role == "params" and callable(x) and not jtu.all_leaves([x]):  # a tree that can be called
+    is_callable_tree = callable(x) and not jtu.all_leaves([x])
+    if role == "params" and is_callable_tree:  # muon(muon_weight_dimension_numbers=tree)
         return functools.partial(_call_or_resolve, x, key)
     return x
 
 
-def _link(tx: object, where: str) -> Core:
-    """Return the core of a link of a chain, or of another transformation that one of Optax's factories runs inside."""
-    core = core_of(tx, where)
-    return core if own_core(tx) is None else preserving_updates(core)
+def _inner_core(tx: object, where: str) -> Core:
+    """Return the core of a transformation that one of Optax's factories runs inside, such as a link of a chain.
+
+    One of treekit's preserves the dtypes of updates there, since that of an injected rate may return f32. One of
+    Optax's own does what it does in Optax.
+    """
+    core, is_treekits = core_of(tx, where), own_core(tx) is not None
+    return preserving_updates(core) if is_treekits else core
 
 
 def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
-    """Resolve an argument that is called with the params, such as dimension numbers; call other functions."""
-    return argument(*args) if len(args) != 1 else resolve_spec(argument, args[0], is_spec_leaf=_is_leaf, name=name)
+    """Resolve an argument that Optax calls with the params, such as dimension numbers; it calls others with more."""
+    if len(args) != 1:
+        return argument(*args)
+    return resolve_spec(argument, args[0], is_spec_leaf=_is_dimension_numbers, name=name)
 
 
-def _is_leaf(x: object) -> bool:
-    """Whether `x` is a leaf of a tree of labels or of dimension numbers; None is."""
+def _is_dimension_numbers(x: object) -> bool:
+    """Whether `x` is a leaf of a tree of dimension numbers, or of the labels of one; None is."""
     return x is None or isinstance(x, str) or type(x).__name__.endswith("DimensionNumbers")

@@ -26,7 +26,7 @@ from treekit._select.filter import TreeSpec
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
-from treekit.optax._wrappers.call import Call, call_of, converted
+from treekit.optax._wrappers.call import Call, bind_original, converted
 from treekit.optax._wrappers.parameters import Parameter, read_signature
 from treekit.optax._wrappers.traced import HAS_NO_VALUE, named_schedule
 
@@ -53,8 +53,8 @@ def inject_hyperparams(
     7. a schedule: any callable for a parameter that is annotated like Optax's learning rates, `optax.ScalarOrSchedule`;
     8. static: anything that is not a function in the sense of `treekit.is_truly_callable` (models, masks made from
        them, transformations, tuples of settings);
-    9. an error: a function whose parameter is annotated as another `Callable`, such as `clip_value_fn` of
-       `optax.contrib.adopt`. Name it in `static_args`, or, if it is a schedule, in `only`;
+    9. an error: a function whose parameter is annotated as another `Callable`, or a protocol with `__call__`, such as
+       `clip_value_fn` of `optax.contrib.adopt`. Name it in `static_args`, or, if it is a schedule, in `only`;
     10. a schedule: any other function, as in Optax.
 
     Arguments collected by `**kwargs` count too. A schedule is called once in `init` and once in each update. So `init`
@@ -110,10 +110,10 @@ def inject_hyperparams(
 
     @functools.wraps(inner_factory)
     def factory(*args: object, **kwargs: object) -> GradientTransformation[InjectStatefulHyperparamsState]:
-        call, of_optax = call_of(inner_factory, args, kwargs)
+        call = bind_original(inner_factory, args, kwargs)
         arguments = _named_arguments(call, static, required)
         kinds = _kinds(call.name, arguments, static, required)
-        injected = _Injected(converted(call) if of_optax else call, arguments, kinds, hyperparam_dtype)
+        injected = _Injected(converted(call) if call.is_of_optax else call, arguments, kinds, hyperparam_dtype)
         return at_boundary(Core(injected.init, injected.update))
 
     return factory
@@ -150,7 +150,7 @@ def classify(value: object, parameter: Parameter) -> Kind:
     ):
         return "static"
     if is_number_or_array(value):
-        return "static" if parameter.is_int and isinstance(value, (int, np.integer)) else "number"
+        return "static" if parameter.takes_only_ints and isinstance(value, (int, np.integer)) else "number"
     if isinstance(value, StatefulSchedule):
         return "schedule"
     if not callable(value) or value is parameter.default or isinstance(value, TreeSpec):
@@ -190,9 +190,10 @@ def _named_arguments(call: Call, static: set[str], only: set[str] | None) -> dic
                 f"{call.name}(learning_rate). To pass them on unchanged: static_args={name!r}"
             )
         arguments[name] = _Argument(value, call.parameters[name])
+    keywords = [x for x in call.signature.parameters.values() if x.kind is inspect.Parameter.VAR_KEYWORD]
     for name, value in call.gathered.items():
         if name not in arguments:  # one that shares the name of a positional-only parameter is static
-            keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+            keyword = keywords[0].replace(name=name, kind=inspect.Parameter.KEYWORD_ONLY)
             arguments[name] = _Argument(value, Parameter.of(keyword))
     if missing := sorted((only or set()) - arguments.keys()):  # possible only with `**kwargs`
         raise TypeError(

@@ -2,73 +2,106 @@
 
 import contextlib
 import inspect
-import types
 import typing
 import weakref
 from collections.abc import Callable, Mapping
-from types import UnionType
-from typing import Any, Literal, NamedTuple
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import optax
 
+# What an argument is:
+# - "mask", "labels": by the name of its parameter, which ends so
+# - "params": another tree, or function, of the params, such as the dimension numbers of muon
+# - "transformation": a link of a chain; "named": one of a named chain, a pair of its name and the transformation
+# - "schedule": a schedule or a number
+# - "function": another function, such as clip_value_fn of adopt
+# - "": its parameter does not say it
 Role = Literal["", "mask", "labels", "params", "transformation", "named", "schedule", "function"]
 
 
 class Parameter(NamedTuple):
-    """What a parameter of a factory says of its arguments, by its name, annotation and default.
+    """What a parameter of a factory says of its arguments.
 
     Attributes:
         default: its default, or `inspect.Parameter.empty`.
-        role: what it is, by its name or its annotation: a "mask"; "labels"; "params" for another tree, or function, of
-            the params; a "transformation", or a "named" one; a "schedule" or a number; another "function". "" if these
-            do not say it.
-        is_int: whether its annotation is an int, or int | None, such as that of the memory size of lbfgs.
-        keeps_ints: whether an int stays an integer as a hyperparameter: a seed, an interval.
+        role: what its arguments are.
+        takes_only_ints: whether its annotation is an int, or int | None, as that of memory_size of lbfgs.
+        keeps_ints: whether an int stays an integer as a hyperparameter, as the seed of add_noise, or the cooldown of
+            reduce_on_plateau, which may be any number and is 0 by default.
         is_numeric: whether its annotation has numbers, and no function but a schedule.
     """
 
     default: Any
     role: Role
-    is_int: bool
+    takes_only_ints: bool
     keeps_ints: bool
     is_numeric: bool
 
     @classmethod
     def of(cls, parameter: inspect.Parameter) -> "Parameter":
         """Return what a parameter says."""
-        default, annotation = parameter.default, parameter.annotation
-        is_union = typing.get_origin(annotation) in (typing.Union, UnionType)
-        types = typing.get_args(annotation) if is_union else (annotation,)
-        functions = [x for x in types if x is Callable or typing.get_origin(x) is Callable]
-        role = _role(parameter, types, functions)
-        is_int = int in types and all(x in (int, type(None)) for x in types)
-        is_count = type(default) is int and role != "schedule" and jax.Array in types
-        is_drawn = parameter.name.endswith(("key", "seed"))
-        keeps_ints = is_drawn or is_count or (int in types and float not in types)
-        is_numeric = bool({int, float, jax.Array} & {*types}) and (role == "schedule" or not functions)
-        return cls(default, role, is_int, keeps_ints, is_numeric)
+        members = _members(parameter.annotation)
+        role = _role(parameter, members)
+        takes_only_ints = int in members and all(x in (int, type(None)) for x in members)
+        is_key_or_seed = parameter.name.endswith(("key", "seed"))
+        is_count = type(parameter.default) is int and role != "schedule" and jax.Array in members
+        keeps_ints = is_key_or_seed or is_count or (int in members and float not in members)
+        has_numbers = bool({int, float, jax.Array} & {*members})
+        is_numeric = has_numbers and (role == "schedule" or not any(map(_is_function, members)))
+        return cls(parameter.default, role, takes_only_ints, keeps_ints, is_numeric)
 
 
-def _role(parameter: inspect.Parameter, types: tuple[Any, ...], functions: list[Any]) -> Role:
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the only one; of `Annotated`, what it is about."""
+    if typing.get_origin(annotation) is Annotated:
+        return _members(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, UnionType):
+        return tuple(member for each in typing.get_args(annotation) for member in _members(each))
+    return (annotation,)
+
+
+def _role(parameter: inspect.Parameter, members: tuple[Any, ...]) -> Role:
+    # Of `*args` too, whose annotation is that of one item.
     if parameter.annotation is optax.GradientTransformation:
         return "transformation"
     if parameter.annotation == tuple[str, optax.GradientTransformation]:
         return "named"
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         return ""
-    if parameter.name.endswith(("mask", "labels")):
-        return "mask" if parameter.name.endswith("mask") else "labels"
-    # For each function, its list of types; that of Callable[..., T] is not a list, and Callable alone has none.
-    arguments: list[list[Any]] = [x for each in functions for x in typing.get_args(each)[:1] if type(x) is list]
-    if [optax.Params] in arguments or ((Any in types or object in types) and any(len(x) == 1 for x in arguments)):
+    if parameter.name.endswith("mask"):
+        return "mask"
+    if parameter.name.endswith("labels"):
+        return "labels"
+    if _takes_params(members):
         return "params"
-    if optax.Schedule in types:
+    if optax.Schedule in members:
         return "schedule"
-    return "function" if functions else ""
+    return "function" if any(map(_is_function, members)) else ""
+
+
+def _takes_params(members: tuple[Any, ...]) -> bool:
+    """Whether a function among the members of an annotation takes the params.
+
+    It says so, as `Callable[[optax.Params], MuonDimensionNumbers]`; or it takes one argument, and may also be a tree of
+    any type, as `Callable[[Any], Any] | float | object`, the rates of scale_by_tree.
+    """
+    arguments: list[Any] = [x for each in members if _is_function(each) for x in typing.get_args(each)[:1]]
+    lists: list[list[Any]] = [x for x in arguments if type(x) is list]  # of Callable[..., T], it is ...
+    may_be_tree = Any in members or object in members
+    return [optax.Params] in lists or (may_be_tree and any(len(x) == 1 for x in lists))
+
+
+def _is_function(member: Any) -> bool:
+    """Whether a member of an annotation is a Callable, or a protocol with `__call__`."""
+    if member is Callable or typing.get_origin(member) is Callable:
+        return True
+    return getattr(member, "_is_protocol", False) and "__call__" in vars(member)
 
 
 Signature = tuple[inspect.Signature, Mapping[str, Parameter]]
+_READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
 
 
 def read_signature(factory: Callable[..., Any]) -> Signature:
@@ -78,7 +111,7 @@ def read_signature(factory: Callable[..., Any]) -> Signature:
         return _READ[function]
     try:
         signature = inspect.signature(factory, eval_str=True)
-    except Exception:  # a quoted annotation that only type checkers know does not say anything; the others do
+    except Exception:  # one of the quoted annotations cannot be evaluated: each is evaluated alone
         signature = inspect.signature(factory)
         names = getattr(function, "__globals__", {})
         known = [x.replace(annotation=_evaluated(x.annotation, names)) for x in signature.parameters.values()]
@@ -91,10 +124,7 @@ def read_signature(factory: Callable[..., Any]) -> Signature:
 
 def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
     """Return what a quoted annotation says, or the quotation if its names are not defined; others unchanged."""
-    holder = types.SimpleNamespace(__annotations__={"x": annotation})
+    holder = SimpleNamespace(__annotations__={"x": annotation})
     with contextlib.suppress(Exception):
         return typing.get_type_hints(holder, names, include_extras=True)["x"]
     return annotation
-
-
-_READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKeyDictionary()
