@@ -28,6 +28,22 @@ class Effect(NamedTuple):
     note: str = ""
 
 
+class _Measured(NamedTuple):
+    """Two measurements of what one step does to each leaf.
+
+    Attributes:
+        first: the first.
+        second: the second, with other PRNG keys, or a loss of another curvature.
+        why_they_differ: what a difference of the two says of a leaf.
+        curvature: that of the loss of the first; None without a loss.
+    """
+
+    first: list[Effect]
+    second: list[Effect]
+    why_they_differ: str
+    curvature: float | None
+
+
 def find_effects(tx: GradientTransformation[Any], params: Params, state: OptState, when: str) -> list[Effect]:
     """Return what one step does to each leaf of the params.
 
@@ -45,16 +61,15 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
     measured = _measure_twice(tx, params, state)
     if isinstance(measured, str):
         return [Effect(None, None, measured) if can_be_trained(x) else _no_effect(x) for x in leaves]
-    effects, others, curvature = measured
-    still = [can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, effects, strict=True)]
-    frozen = _find_frozen(tx, params, state, curvature, still) if any(still) else still
+    still = [can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, measured.first, strict=True)]
+    frozen = _find_frozen(tx, params, state, measured.curvature, still) if any(still) else still
 
     def effect(x: object, one: Effect, other: Effect, is_frozen: bool) -> Effect:
         if not can_be_trained(x):
             return _no_effect(x)
         if one != other:
-            why = "random" if curvature is None else "depends on the loss"
-            return Effect(_if_same(one.step, other.step), _if_same(one.decay, other.decay), why)
+            same = _if_same(one.step, other.step), _if_same(one.decay, other.decay)
+            return Effect(*same, measured.why_they_differ)
         if one.step is None:
             return one._replace(note="is not finite")
         if one.decay is None:
@@ -65,22 +80,22 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
             return one._replace(note=f"0 {when}")
         return one._replace(note="along the gradient, not against it: masked out?") if one.step < 0 else one
 
-    return list(map(effect, leaves, effects, others, frozen))
+    return list(map(effect, leaves, measured.first, measured.second, frozen))
 
 
-def _measure_twice(
-    tx: GradientTransformation[Any], params: Params, state: OptState
-) -> tuple[list[Effect], list[Effect], float | None] | str:
-    """Return two measurements, and the curvature of the loss of the first, if there is a loss; else why both fail."""
+def _measure_twice(tx: GradientTransformation[Any], params: Params, state: OptState) -> _Measured | str:
+    """Return two measurements; or why the optimizer fails, with a gradient alone and with a loss."""
     other_state = _with_other_keys(state)
     try:
-        effects = _measure(tx, params, state, None)
-        return effects, effects if other_state is None else _measure(tx, params, other_state, None), None
+        first = _measure(tx, params, state, None)
+        second = first if other_state is None else _measure(tx, params, other_state, None)
+        return _Measured(first, second, "random", None)
     except Exception as error:  # an optimizer that needs more than gradients may raise anything
         problem = error
     try:
-        effects = _measure(tx, params, state, _STEEP)
-        return effects, _measure(tx, params, state if other_state is None else other_state, _FLAT), _STEEP
+        first = _measure(tx, params, state, _STEEP)
+        second = _measure(tx, params, state if other_state is None else other_state, _FLAT)
+        return _Measured(first, second, "depends on the loss", _STEEP)
     except Exception:
         return f"fails: {describe_error(problem)}"
 
@@ -102,7 +117,7 @@ def _find_frozen(
         )
 
     def step(factor: Any) -> Any:
-        nonlocal frozen
+        nonlocal frozen  # set while `vmap` traces, whose result is not used
         grads = scaled(filled(params, 1.0, others=False), factor)
         updates = flatten_updates(treedef, _take_round(tx, scaled(params, factor), grads, state, curvature))
         frozen = [is_still and not is_traced(x) for x, is_still in zip(updates, still, strict=True)]
@@ -127,10 +142,13 @@ def _if_same(first: float | None, second: float | None) -> float | None:
 
 def _measure(tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None) -> list[Effect]:
     treedef = jtu.tree_structure(params)
-    slopes = (filled(params, slope, others=False) for slope in (1.0, 0.0))
-    taken = (_take_round(tx, params, grads, state, curvature) for grads in slopes)
-    moved, rest = (flatten_updates(treedef, updates) for updates in taken)  # `rest` without a gradient
-    measured: list[Any] = jax.device_get([_sizes(*pair) for pair in zip(moved, rest, strict=True)])
+
+    def updates_of(slope: float) -> list[Any]:
+        grads = filled(params, slope, others=False)
+        return flatten_updates(treedef, _take_round(tx, params, grads, state, curvature))
+
+    pairs = zip(updates_of(1.0), updates_of(0.0), strict=True)
+    measured: list[Any] = jax.device_get([_sizes(*pair) for pair in pairs])
     return [Effect(*map(_if_finite, pair)) for pair in measured]
 
 
@@ -138,7 +156,7 @@ def _if_finite(x: Any) -> Any:
     return float(x) if np.isfinite(x) else None
 
 
-def _measure_sizes(update: Any, rest: Any) -> tuple[Any, Any]:
+def _sizes_of(update: Any, rest: Any) -> tuple[Any, Any]:
     """Return the root mean squares of `update - rest`, negative if it goes along a gradient of ones, and of `rest`.
 
     Without a gradient, some optimizers divide 0 by 0, so NaN in `rest` counts as 0 in the difference.
@@ -152,7 +170,7 @@ def _measure_sizes(update: Any, rest: Any) -> tuple[Any, Any]:
     return jnp.where(jnp.sum(step.real) > 0, -size, size), rest_size
 
 
-_sizes: Any = untyped.jit(_measure_sizes)
+_sizes: Any = untyped.jit(_sizes_of)
 
 
 def _take_round(
@@ -164,7 +182,7 @@ def _take_round(
     for _ in range(_MOST_MINI_STEPS):
         updates, state = tx.update(grads, state, params, **extra)
         total = updates if total is None else jtu.tree_map(operator.add, total, updates)
-        if all(new > old for new, old in zip(_rounds(state), rounds, strict=True)):
+        if all(new > old for new, old in zip(_rounds(state), rounds, strict=True)):  # at once, without a MultiSteps
             return total
     raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")
 
@@ -196,7 +214,8 @@ def filled(tree: Params, value: float, *, others: bool = True) -> Any:
 def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
     """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch."""
 
-    def value_fn(candidate: object, weight: float = 1.0) -> Any:  # line searches pass on what it has a parameter for
+    # It names `weight`, since line searches drop the arguments that their function does not name.
+    def value_fn(candidate: object, weight: float = 1.0) -> Any:
         total: Any = jnp.float32(curvature)
         trees = (jtu.tree_leaves(tree, is_leaf=is_none) for tree in (candidate, params, grads))
         for x, param, grad in zip(*trees, strict=True):

@@ -152,8 +152,14 @@ def decode_state(state: OptState) -> Any:
     (dtype('int8'), dtype('float32'))
     """
 
+    return jtu.tree_map(copied, decoded(state))
+
+
+def decoded(state: OptState) -> Any:
+    """Return a state with the numbers that its codes stand for, and its other arrays themselves."""
+
     def number(x: Any) -> Any:
-        return decode(x.codes) if is_codes(x) else copied(x)
+        return decode(x.codes) if is_codes(x) else x
 
     return jtu.tree_map(number, state, is_leaf=is_codes)
 
@@ -184,7 +190,7 @@ def encode_state(state: OptState, like: T) -> T:
     >>> training.encode_state(state, narrow.init(params)).inner_state[0].mu.dtype
     dtype('int8')
     """
-    numbers, like_numbers = decode_state(state), decode_state(like)
+    numbers, like_numbers = decode_state(state), decoded(like)
     structure = jtu.tree_structure(numbers)
     if structure != jtu.tree_structure(like_numbers):
         advice = ""

@@ -18,13 +18,13 @@ from treekit._base.types import OptState, Params, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.known_states import Known, declare
 from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
-from treekit.optax._kernel.transformation import GradientTransformation
+from treekit.optax._kernel.transformation import Core, GradientTransformation
 from treekit.optax._wrappers.traced import named_schedule
 
 T = TypeVar("T")
 if TYPE_CHECKING:
     Decay = ArrayLike | Callable[[Any], Any]
-else:  # by which inject_hyperparams sees that a callable is a schedule; checkers that do not read Optax take it for Any
+else:  # the annotation tells inject_hyperparams that a callable is a schedule; checkers that do not read Optax see Any
     Decay = ArrayLike | optax.Schedule
 
 
@@ -103,16 +103,18 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         if params is None:
             raise ValueError("params_ema averages the params, so update needs them: update(updates, state, params)")
+        # These are the params after the step before: they get the weight that was stored then.
         total, share = _total_and_share(state)
         average = jtu.tree_map(functools.partial(_mix, share), state.params_ema, params)
         current: Any = decay
         if callable(decay):
             current = named_schedule(decay, "decay of params_ema")(state.ema_count)
             _check_decay(current, "the schedule of params_ema must return", "one real number", may_be_one=True)
-        weight = jnp.asarray(1 - current, state.ema_next_weight.dtype)  # cast last: in float32, 1 - 1e-8 is 1
+        # The weight of the params after this step. Cast last: in float32, 1 - 1e-8 is 1.
+        weight = jnp.asarray(1 - current, state.ema_next_weight.dtype)
         return updates, ParamsEmaState(optax.safe_increment(state.ema_count), weight, total, average)
 
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+    return at_boundary(Core(init, update))
 
 
 def _check_decay(decay: Any, must: str, kind: str, *, may_be_one: bool) -> None:
@@ -126,7 +128,8 @@ def _check_decay(decay: Any, must: str, kind: str, *, may_be_one: bool) -> None:
 def _total_and_share(state: ParamsEmaState) -> tuple[Array, Array]:
     """Return the sum of the weights including that of the next params, and the fraction that these have of it.
 
-    Until a weight is positive, the average is the latest params.
+    The sum is decay * sum + weight, where decay = 1 - weight. Until a weight is positive, the average is the latest
+    params.
     """
     weight, total = jtu.tree_leaves((state.ema_next_weight, state.ema_weight_sum))  # in nnx they are inside variables
     total = total + weight * (1 - total)

@@ -1,7 +1,7 @@
 """`store_state`: choose the dtype and the rounding of a transformation's state.
 
-`_Rules` say in which dtype each array is stored. `_store` makes a core that stores state to nearest, `_round` one that
-rounds it at random. The codes of 8 bits are in `_eight_bits`.
+`_Rules` say in which dtype each array is stored. `_rounding_to_nearest` and `_rounding_at_random` return the two cores
+that store state so. The codes of 8 bits are in `_eight_bits`.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 import jax
-import optax
 from jax.typing import DTypeLike
 
 from treekit._arrays.codes import Codes, is_codes
@@ -32,7 +31,7 @@ from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.preserve import like_updates, preserving
 from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
-from treekit.training._eight_bits import decode_state, encode, is_code_dtype
+from treekit.training._eight_bits import decoded, encode, is_code_dtype
 
 # One dtype for all floating-point state, or one for each accumulator, by name or by pattern. To mypy, a dict with names
 # and patterns has keys of type object.
@@ -43,8 +42,9 @@ else:
 
 _SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
 _FLOAT32 = untyped.ShapeDtypeStruct((), jnp.float32)
-# The `store_state` whose `init` is running. Nothing else finds another one inside: Optax may hide it in a closure, or a
-# factory may make it only when `init` calls that; and its state may look like any other.
+# Set while the `init` of a `store_state` runs, to what the user calls it, so that another one inside of it is found.
+# Nothing else finds it: Optax may hide it in a closure, or a factory may make it only when `init` calls that; and its
+# state may look like any other.
 _OUTER: ContextVar[str] = ContextVar("outer", default="")
 
 
@@ -148,8 +148,10 @@ def store_state(
     rules, core = _Rules(dtype, rounding), core_of(inner)
     if dtype is None and rounding == "nearest":
         return at_boundary(core)
-    own = f"store_state(dtype={describe_value(dtype)}, rounding={rounding!r})"
-    return at_boundary(_store(core, rules, own) if rounding == "nearest" else _round(core, rules, own, seed))
+    described = f"store_state(dtype={describe_value(dtype)}, rounding={rounding!r})"
+    if rounding == "nearest":
+        return at_boundary(_rounding_to_nearest(core, rules, described))
+    return at_boundary(_rounding_at_random(core, rules, described, seed))
 
 
 # ---------------------------------------------------------------------------------------------- the dtype of each array
@@ -171,84 +173,79 @@ class _Rules:
     """In which dtype is each array of a state stored?
 
     Attributes:
-        dtypes: a dtype for each field or pattern, in the order of the user.
-        by_name: whether the user named them; if not, one dtype is for all, except where it would do harm.
+        for_all: one dtype for all floating-point state; None if the user named arrays.
+        by_key: a dtype for each field or pattern, in the order of the user.
     """
 
     def __init__(self, dtype: StateDtype, rounding: str) -> None:
-        self.by_name = dtype is None or is_mapping(dtype)
-        self.dtypes: dict[Any, Any] = {"**": dtype}
-        if self.by_name:
-            self.dtypes = dict(dtype) if is_mapping(dtype) else {}
-        for key, each in self.dtypes.items():
+        given: Any = dtype
+        self.for_all: Any = None if is_mapping(given) else given
+        self.by_key: dict[Any, Any] = dict(given) if is_mapping(given) else {}
+        if self.for_all is not None:
+            _check_dtype(self.for_all, "dtype")
+        for key, each in self.by_key.items():
             if not isinstance(key, (str, re.Pattern)):
                 raise TypeError(f"dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
-            what = f"dtype[{key!r}]" if self.by_name else "dtype"
-            if self.by_name and is_code_dtype(each):
-                if rounding != "stochastic":
-                    raise ValueError(
-                        f"{what} is {jnp.dtype(each)}, which needs rounding='stochastic': rounded to nearest, a moment "
-                        "in 8 bits does not follow the gradients"
-                    )
-            elif not is_inexact_dtype(each, jnp.floating) or jnp.finfo(each).bits < 16:
-                raise TypeError(
-                    f"{what} must be a floating dtype of 16 bits or more, such as jnp.bfloat16, found "
-                    f"{describe_value(each)}. For 8 bits, name the moments: dtype={{'mu': jnp.int8, 'nu': jnp.uint8}}, "
-                    "rounding='stochastic'"
+            if not is_code_dtype(each):
+                _check_dtype(each, f"dtype[{key!r}]")
+            elif rounding != "stochastic":
+                raise ValueError(
+                    f"dtype[{key!r}] is {jnp.dtype(each)}, which needs rounding='stochastic': rounded to nearest, a "
+                    "moment in 8 bits does not follow the gradients"
                 )
+
+    def stored_dtype(self, x: Any, entry: Entry) -> Any:
+        """Return the dtype in which an array is stored; None if it keeps its own, since no rule is about it."""
+        if not _is_number(x):
+            return None
+        if self.for_all is not None:
+            return self._dtype_for_all(x, entry)
+        keys = self.keys_of(x, entry)
+        return self._dtype_by_key(x, entry, self.by_key[keys[0]]) if keys else None
+
+    def _dtype_for_all(self, x: Any, entry: Entry) -> Any:
+        wanted = jax.dtypes.canonicalize_dtype(self.for_all)  # f32 for f64, unless x64 is enabled now
+        if issubdtype(x.dtype, jnp.complexfloating):
+            return _complex_dtype(x, wanted)
+        if entry.field in entry.known.at_least_float32 and wanted.itemsize < 4:
+            return promoted_dtype(x, _FLOAT32)
+        if x.shape == () and wanted.itemsize < x.dtype.itemsize:  # in bf16, b2 = 0.999 would be 1
+            return x.dtype
+        return wanted
+
+    def _dtype_by_key(self, x: Any, entry: Entry, dtype: DTypeLike) -> Any:
+        wanted = jax.dtypes.canonicalize_dtype(dtype)
+        if issubdtype(x.dtype, jnp.complexfloating):
+            return _complex_dtype(x, wanted)
+        if entry.field in entry.known.at_least_float32 and wanted.itemsize < 4:
+            return None
+        if is_code_dtype(wanted) and math.prod(x.shape) < _SMALLEST:
+            return _FLOAT32.dtype if is_codes(x) else promoted_dtype(x, _FLOAT32)
+        return wanted
 
     def keys_of(self, x: Any, entry: Entry) -> list[Any]:
         """Return the keys that match an array, of which the first decides: patterns, and after them its field."""
-        if not (is_codes(x) or can_be_trained(x)):
+        if not _is_number(x):
             return []
         path = _path_of(x, entry)
-        patterns = [key for key in self.dtypes if key != entry.field and is_match(key, path)]
-        return patterns + [key for key in self.dtypes if key == entry.field]
-
-    def stored_dtype(self, x: Any, entry: Entry) -> Any:
-        """Return the dtype in which an array is stored.
-
-        None if no key matches, or if the array cannot be stored in the dtype of its key.
-        """
-        keys = self.keys_of(x, entry)
-        if not keys:
-            return None
-        wanted = jax.dtypes.canonicalize_dtype(self.dtypes[keys[0]])  # f32 for f64, unless x64 is enabled now
-        if issubdtype(x.dtype, jnp.complexfloating):
-            return x.dtype if x.dtype.itemsize <= 2 * wanted.itemsize else None
-        if entry.field in entry.known.at_least_float32 and wanted.itemsize < 4:
-            return None if self.by_name else promoted_dtype(x, _FLOAT32)
-        if not self.by_name and x.shape == () and wanted.itemsize < x.dtype.itemsize:
-            return x.dtype  # in bf16, b2 = 0.999 would be 1
-        if not is_code_dtype(wanted) or math.prod(x.shape) >= _SMALLEST:
-            return wanted
-        return _FLOAT32.dtype if is_codes(x) else promoted_dtype(x, _FLOAT32)
+        patterns = [key for key in self.by_key if key != entry.field and is_match(key, path)]
+        return patterns + [key for key in self.by_key if key == entry.field]
 
     def check_used(self, arrays: list[_Known]) -> None:
-        """Raise a ValueError if a key that the user named decides nothing, or not as its dtype says."""
-        if not self.by_name:
-            return
-        keys = [self.keys_of(*array) for array in arrays]
-        if unused := [key for key in self.dtypes if not any(key in each for each in keys)]:
-            inexact = [(x, entry) for x, entry in arrays if is_codes(x) or can_be_trained(x)]
-            fields = ", ".join(sorted({entry.field for _, entry in inexact} - {""})) or "none"
-            example = (
-                f". A pattern matches a whole path of the state, such as {_path_of(*inexact[0])!r}" if inexact else ""
-            )
-            raise ValueError(
-                f"dtype names {', '.join(map(repr, unused))}, which matches nothing in the state; its fields with "
-                f"floating-point arrays are {fields}{example}"
-            )
-        order = list(self.dtypes)
-        for key, dtype in self.dtypes.items():
-            deciding = dict.fromkeys(each[0] for each in keys if key in each)
-            if all(order.index(other) < order.index(key) for other in deciding):  # it always loses to an earlier one
+        """Raise a ValueError for a key that matches nothing, decides about nothing, or asks for what cannot be."""
+        keys_of_each = [self.keys_of(*array) for array in arrays]
+        matched = {key for keys in keys_of_each for key in keys}
+        if unused := [key for key in self.by_key if key not in matched]:
+            raise _matches_nothing(unused, arrays)
+        for key, dtype in self.by_key.items():
+            decided = [array for array, keys in zip(arrays, keys_of_each, strict=True) if keys[:1] == [key]]
+            if not decided:
+                others = dict.fromkeys(keys[0] for keys in keys_of_each if key in keys)
                 raise ValueError(
-                    f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, deciding))} before it "
-                    "matches all that it does. The first pattern decides, and without one, the field"
+                    f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, others))} decides about all "
+                    "that it matches. The first pattern decides, and without one, the field"
                 )
-            decided = [array for array, each in zip(arrays, keys, strict=True) if each[:1] == [key]]
-            if decided and all(self.stored_dtype(*array) is None for array in decided):
+            if all(self.stored_dtype(*array) is None for array in decided):
                 x, entry = decided[0]
                 what = f"{x.dtype}, and complex numbers are not rounded"
                 if entry.field in entry.known.at_least_float32:
@@ -258,18 +255,46 @@ class _Rules:
                 )
 
 
+def _is_number(x: object) -> bool:
+    """Whether a rule may be about an array: it has floating-point or complex numbers, or the codes of some."""
+    return is_codes(x) or can_be_trained(x)
+
+
+def _check_dtype(dtype: DTypeLike, what: str) -> None:
+    if not is_inexact_dtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 16:
+        raise TypeError(
+            f"{what} must be a floating dtype of 16 bits or more, such as jnp.bfloat16, found {describe_value(dtype)}. "
+            "For 8 bits, name the moments: dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
+        )
+
+
+def _complex_dtype(x: Any, wanted: Any) -> Any:
+    """Return the dtype of a complex array, whose two parts are floats; None if it would be rounded."""
+    return x.dtype if x.dtype.itemsize <= 2 * wanted.itemsize else None
+
+
+def _matches_nothing(keys: list[Any], arrays: list[_Known]) -> ValueError:
+    inexact = [(x, entry) for x, entry in arrays if _is_number(x)]
+    fields = ", ".join(sorted({entry.field for _, entry in inexact} - {""})) or "none"
+    example = f". A pattern matches a whole path of the state, such as {_path_of(*inexact[0])!r}" if inexact else ""
+    return ValueError(
+        f"dtype names {', '.join(map(repr, keys))}, which matches nothing in the state; its fields with "
+        f"floating-point arrays are {fields}{example}"
+    )
+
+
 # ------------------------------------------------------------------------------------------------------ init and update
 
 
-def _store(inner: Core, rules: _Rules, own: str) -> Core:
+def _rounding_to_nearest(inner: Core, rules: _Rules, described: str) -> Core:
     """Return a core that stores the state of `inner` as the rules say, and computes in f32 at least."""
     inner_init, inner_update = inner
 
-    def at_stated_dtype(tree: PyTree) -> Any:
-        """Cast a tree to the dtype that is stated for all state, at least."""
-        if rules.by_name:
+    def at_least_for_all(tree: PyTree) -> Any:
+        """Cast a tree to the dtype that is for all state, at least."""
+        if rules.for_all is None:
             return tree
-        wanted = untyped.ShapeDtypeStruct((), jnp.dtype(rules.dtypes["**"]))
+        wanted = untyped.ShapeDtypeStruct((), jnp.dtype(rules.for_all))
 
         def cast(x: Any) -> Any:
             is_float = can_be_trained(x) and not jnp.iscomplexobj(x)
@@ -278,74 +303,82 @@ def _store(inner: Core, rules: _Rules, own: str) -> Core:
         return jtu.tree_map(cast, tree)
 
     def init(params: Params) -> Any:
-        return _stored(_init_inside(inner_init, at_stated_dtype(params), own), rules, params)
+        return _cast_first_state(_init_inside(inner_init, at_least_for_all(params), described), rules, params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         _check_state(state, rules, inner_init, updates if params is None else params)
-        inputs = at_stated_dtype(widen(updates)), widen(state), at_stated_dtype(widen(params))
+        inputs = at_least_for_all(widen(updates)), widen(state), at_least_for_all(widen(params))
         # Whoever contains this core casts: the boundary all, a chain the updates that its next link receives.
         out: tuple[Any, Any] = inner_update(*inputs, **extra)
         return out
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return Core(init, update)
 
 
-def _round(inner: Core, rules: _Rules, own: str, seed: int) -> Core:
+def _rounding_at_random(inner: Core, rules: _Rules, described: str, seed: int) -> Core:
     """Return a core that computes in f32, and rounds narrow state and updates stochastically."""
     inner_init, inner_update = preserving(inner)
 
     def init(params: Params) -> StochasticRoundingState:
-        state = _stored(_init_inside(inner_init, params, own), rules, params)
+        state = _cast_first_state(_init_inside(inner_init, params, described), rules, params)
         return StochasticRoundingState(jnp.zeros([], jnp.uint32), state)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         like = updates if params is None else params
         if not isinstance(state, StochasticRoundingState):
-            advice = ""
-            if _fits(state, inner_init, like):
-                advice = " Put this one into it: optimizer.init(params)._replace(inner_state=state)"
-                if any(map(is_code_dtype, rules.dtypes.values())):
-                    advice += ", and encode that: training.encode_state(…, optimizer.init(params))"
-            raise StateError(
-                "rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
-                f"{type(state).__name__}.{advice or ' Make it again with init'}"
-            )
+            raise _wrong_class(state, rules, inner_init, like)
         _check_state(state.inner_state, rules, inner_init, like)
-        inputs = widen(updates), widen(decode_state(state.inner_state)), widen(params)
+        inputs = widen(updates), widen(decoded(state.inner_state)), widen(params)
         new_updates, new_state = inner_update(*inputs, **extra)
         random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, state.rounding_count)
         likes = like_updates(updates, params), state.inner_state
-        own_bits = bits_like(likes, random_bits, is_leaf=is_codes)  # others for each array
-        rounded: Any = dtype_preserving_tree_map(_rounded, likes, (new_updates, new_state), own_bits, is_leaf=is_codes)
+        bits_of_each = bits_like(likes, random_bits, is_leaf=is_codes)
+        rounded: Any = dtype_preserving_tree_map(
+            _round_array, likes, (new_updates, new_state), bits_of_each, is_leaf=is_codes
+        )
         return rounded[0], StochasticRoundingState(state.rounding_count + 1, rounded[1])
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return Core(init, update)
 
 
-def _rounded(old: Any, new: Any, random_bits: Any) -> Any:
+def _wrong_class(state: OptState, rules: _Rules, init: Callable[[Any], Any], params: Params) -> StateError:
+    """Return the error of a state that stochastic rounding did not make."""
+    advice = " Make it again with init"
+    if _fits(state, init, params):
+        advice = " Put this one into it: optimizer.init(params)._replace(inner_state=state)"
+        if any(map(is_code_dtype, rules.by_key.values())):
+            advice += ", and encode that: training.encode_state(…, optimizer.init(params))"
+    return StateError(
+        "rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
+        f"{type(state).__name__}.{advice}"
+    )
+
+
+def _round_array(old: Any, new: Any, random_bits: Any) -> Any:
+    """Return a new array in the dtype of the old one, or in its codes, rounded at random where it is narrow."""
     if is_codes(old):
         return Codes(encode(new, old.dtype, random_bits))
     is_float = is_narrow(old) and issubdtype(dtype_of(new), jnp.floating)
     return round_by(random_bits, new, old.dtype) if is_float else new
 
 
-def _init_inside(init: Callable[[Any], Any], params: Params, own: str) -> Any:
+def _init_inside(init: Callable[[Any], Any], params: Params, described: str) -> Any:
     """Call the `init` inside; raise a TypeError if this one was called by that of another `store_state`."""
     if outer := _OUTER.get():
         raise TypeError(
-            f"{own} is inside {outer}, and both would decide how one state is stored. Give dtype to one of them: "
+            f"{described} is inside {outer}, and both would decide how one state is stored. Give dtype to one of them: "
             "to the outer one, which may name each accumulator; or to several that are side by side in a chain or a "
             "partition"
         )
-    token = _OUTER.set(own)
+    token = _OUTER.set(described)
     try:
         return init(params)
     finally:
         _OUTER.reset(token)
 
 
-def _stored(state: OptState, rules: _Rules, params: Params) -> Any:
-    """Cast a new state to the dtypes in which it is stored."""
+def _cast_first_state(state: OptState, rules: _Rules, params: Params) -> Any:
+    """Cast the state that `init` made to the dtypes in which it is stored."""
     arrays = _known_arrays(state, params)
     if jtu.tree_leaves(params):  # a group of a partition may have none
         rules.check_used(arrays)
@@ -361,27 +394,37 @@ def _stored(state: OptState, rules: _Rules, params: Params) -> Any:
 
 def _check_state(state: OptState, rules: _Rules, init: Callable[[Any], Any], params: Params) -> None:
     """Raise an error where state was made without these rules: its dtypes would be kept silently."""
+    wrong: list[tuple[Any, Entry, Any]] = []
     for x, entry in _known_arrays(state, params):
         dtype = rules.stored_dtype(x, entry)
-        if (dtype is None and not is_codes(x)) or dtype == x.dtype:
-            continue
-        advice = "Make it again with init"
-        if _fits(state, init, params):
-            cast = "treekit.graft(optimizer.init(params), state, cast=True)[0]"
-            if is_codes(x):
-                cast = "training.decode_state(state)"
-            elif is_code_dtype(dtype):
-                cast = "training.encode_state(state, optimizer.init(params))"
-            advice += f", or convert it: {cast}"
-        raise StateError(
-            f"this state has {x.dtype} at {_path_of(x, entry)}, where this transformation stores "
-            f"{'no codes' if dtype is None else dtype}. {advice}"
-        )
+        if is_codes(x) if dtype is None else dtype != x.dtype:
+            wrong.append((x, entry, dtype))
+    if not wrong:
+        return
+    advice = "Make it again with init"
+    if _fits(state, init, params):
+        advice += f", or convert it: {_conversion(wrong)}"
+    x, entry, dtype = wrong[0]
+    raise StateError(
+        f"this state has {x.dtype} at {_path_of(x, entry)}, where this transformation stores "
+        f"{'no codes' if dtype is None else dtype}. {advice}"
+    )
+
+
+def _conversion(wrong: list[tuple[Any, Entry, Any]]) -> str:
+    """Say what converts a state: codes to numbers first, then the dtypes of numbers, then numbers to codes."""
+    state = "state"
+    if any(is_codes(x) for x, _, _ in wrong):
+        state = f"training.decode_state({state})"
+    if any(is_code_dtype(dtype) for _, _, dtype in wrong if dtype is not None):
+        return f"training.encode_state({state}, optimizer.init(params))"
+    is_cast = any(dtype is not None and not (is_codes(x) and dtype == jnp.float32) for x, _, dtype in wrong)
+    return f"treekit.graft(optimizer.init(params), {state}, cast=True)[0]" if is_cast else state
 
 
 def _fits(state: OptState, init: Callable[[Any], Any], params: Params) -> bool:
     """Whether a state, without codes, has the structure of the one that `init` makes."""
     with contextlib.suppress(Exception):  # codes that were cast cannot be decoded, and init may raise anything
         wanted = untyped.eval_shape(init, params)
-        return bool(jtu.tree_structure(decode_state(state)) == jtu.tree_structure(wanted))
+        return bool(jtu.tree_structure(decoded(state)) == jtu.tree_structure(wanted))
     return False

@@ -24,7 +24,7 @@ from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.known_states import is_optimizer_state
 from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.transformation import GradientTransformation
-from treekit.training._effects import filled, find_effects
+from treekit.training._effects import Effect, filled, find_effects
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
 
 # The counts that `step` sets, by the name of their class, which is one of Optax or treekit, and their field: those that
@@ -201,30 +201,39 @@ def summary(
     treedef = jtu.tree_structure(params)
     params = treedef.unflatten(floats_as_arrays([_concrete(x) for x in jtu.tree_leaves(params)]))
     ones = filled(params, 1.0)
-    start = jtu.tree_map(as_array, tx.init(ones) if state is None or step is not None else state)
+    is_later = state is not None and step is None
+    start = jtu.tree_map(as_array, state if is_later else tx.init(ones))
     if step is not None:
         start = _at_step(step, start, ones, state)
-    entries = map_state(start, ones)
-    owned = _arrays_by_param(start, entries)
-    is_later = state is not None and step is None
-    # If a later state has copies of the real params, the decay is unknown, since it is measured with params of ones.
-    has_copies = is_later and _copies_params(tx, params, entries)
     effects = find_effects(tx, ones, start, "in the first step" if step is None else f"at step {step:,}")
+    entries = map_state(start, ones)
+    # If a later state has copies of the real params, the decay is unknown, since it is measured with params of ones.
+    if is_later and _copies_params(tx, params, entries):
+        effects = [effect._replace(decay=None) for effect in effects]
+    arrays = _arrays_by_param(start, entries)
+    rows, keys = _rows(params, effects, arrays)
+    return Summary(tuple(rows), _totals(rows, arrays), _OF_LATER if is_later else "", tuple(keys))
+
+
+def _rows(
+    params: Params, effects: Sequence[Effect], arrays: Mapping[int | None, list[Accumulator]]
+) -> tuple[list[Row], list[tuple[str, ...]]]:
+    """Return a row for each leaf that is not a function, and the parts of its path."""
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
     frozen = declared_frozen(params)
-    # The numbers of leaves in `owned` and `frozen` count None too.
+    # The numbers of leaves in `arrays` and `frozen` count None too.
     numbers = [i for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_none)) if x is not None]
     for i, (path, x), effect in zip(numbers, flatten_with_path(params)[0], effects, strict=True):
         if describe_function(x):
             continue
         shape, dtype = (shape_of(x), str(dtype_of(resolve_array(x)))) if is_parameter(x) else ((), "")
         kind = describe(untyped.ShapeDtypeStruct(shape, dtype) if dtype else x)
-        decay = None if has_copies else effect.decay
         note = "trainable=False" if frozen[i] else effect.note
-        rows.append(Row(path_name(path), kind, shape, dtype, effect.step, decay, tuple(owned.get(i, ())), note))
+        state = tuple(arrays.get(i, ()))
+        rows.append(Row(path_name(path), kind, shape, dtype, effect.step, effect.decay, state, note))
         keys.append(tuple(map(key_name, path)))
-    return Summary(tuple(rows), _totals(rows, owned), _OF_LATER if is_later else "", tuple(keys))
+    return rows, keys
 
 
 _OF_LATER = (
@@ -240,19 +249,19 @@ def _check_step(step: Any) -> None:
         raise ValueError(f"step must be at least 0, the first step, found {describe_value(step)}")
 
 
-def _at_step(step: ArrayLike, state: OptState, params: Params, trained: OptState) -> Any:
-    """Return a new state with schedules at a step, and with those hyperparameters of a trained one that have none."""
+def _at_step(step: ArrayLike, state: OptState, params: Params, given: OptState) -> Any:
+    """Return a new state with schedules at a step, and with those hyperparameters of a given one that have none."""
     leaves, treedef = jtu.tree_flatten(state)
     entries = map_state(state, params)
     at_step = treedef.unflatten(
         x + jnp.asarray(step, x.dtype) if _is_count(entry) else x for x, entry in zip(leaves, entries, strict=True)
     )
-    places, given = find_hyperparams(at_step), get_hyperparams(trained)
-    if unknown := given.keys() - places.keys():
+    places, values = find_hyperparams(at_step), get_hyperparams(given)
+    if unknown := values.keys() - places.keys():
         raise ValueError(
             f"state has the hyperparameter {min(unknown)}, which the optimizer does not have. Pass a state of this one"
         )
-    return set_hyperparams(at_step, {key: x for key, x in given.items() if not places[key].scheduled})
+    return set_hyperparams(at_step, {key: x for key, x in values.items() if not places[key].scheduled})
 
 
 def _is_count(entry: Entry) -> bool:
@@ -278,17 +287,17 @@ def _as_passed_to_update(params: Params, state: OptState) -> tuple[Any, Any]:
 
 def _arrays_by_param(state: OptState, entries: Sequence[Entry]) -> dict[int | None, list[Accumulator]]:
     """Return the arrays of a state, by the number of the parameter that they belong to, or None."""
-    owned: dict[int | None, list[Accumulator]] = {}
+    arrays: dict[int | None, list[Accumulator]] = {}
     for x, entry in zip(jtu.tree_leaves(state), entries, strict=True):
         name = entry.field or path_name(entry.path[: entry.depth])
         array = Accumulator(name, path_name(entry.path), str(dtype_of(x)), int(getattr(x, "nbytes", 0)))
-        owned.setdefault(entry.param, []).append(array)
-    return owned
+        arrays.setdefault(entry.param, []).append(array)
+    return arrays
 
 
-def _totals(rows: Sequence[Row], owned: Mapping[int | None, list[Accumulator]]) -> dict[str, int]:
+def _totals(rows: Sequence[Row], arrays: Mapping[int | None, list[Accumulator]]) -> dict[str, int]:
     """Return the `totals` of a `Summary`."""
-    state_bytes = sum(x.bytes for arrays in owned.values() for x in arrays)
+    state_bytes = sum(x.bytes for each in arrays.values() for x in each)
     parameters = [row for row in rows if row.dtype]
     return {
         "leaves": len(parameters),
@@ -314,7 +323,10 @@ def _copies_params(tx: GradientTransformation[Any], params: Params, entries: Seq
 
 
 def _concrete(x: Any) -> Any:
-    return jnp.ones(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x[...] if is_ref(x) else x
+    """Return ones for a leaf that has only a shape, and the array of a reference; any other leaf unchanged."""
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return jnp.ones(x.shape, x.dtype)
+    return x[...] if is_ref(x) else x
 
 
 def _is_unmoved(row: Row) -> bool:

@@ -169,7 +169,7 @@ SAYS: dict[str, tuple[Any, str, str]] = {
     "a function or None": (factory_of(typing.Optional[Callable[[Any], Any]]), "undecided", "number"),  # noqa: UP045
     "an annotated function": (factory_of(typing.Annotated[Callable[[Any], Any], "of one"]), "undecided", "number"),
     "a protocol": (factory_of(Measures), "undecided", "number"),
-    "an annotated int": (factory_of(typing.Annotated[int, "at least 1"] | None), "schedule", "static"),
+    "an annotated int": (factory_of(typing.Annotated[int | None, "at least 1"]), "schedule", "static"),
     "a rate": (factory_of(optax.ScalarOrSchedule), "schedule", "number"),
     "a schedule": (factory_of(optax.Schedule), "schedule", "number"),
     "a float": (factory_of(float), "schedule", "number"),

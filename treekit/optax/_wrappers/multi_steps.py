@@ -24,18 +24,6 @@ from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.transformation import Core, GradientTransformation, U, core_of
 from treekit.optax._wrappers.traced import named_schedule
 
-if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
-    from typing_extensions import TypeVar as TypeVarWithDefault
-
-    _Base = object
-    # To type checkers, `MultiSteps` is one without weights.
-    StepsState = TypeVarWithDefault("StepsState", default=optax.MultiStepsState)
-    Steps = int | np.integer[Any] | np.ndarray[Any, Any] | jax.Array | Callable[[Any], Any]
-else:
-    Steps = Any  # so that our own error comes before that of a run-time checker
-    _Base = optax.MultiSteps
-    StepsState = TypeVar("StepsState")
-
 
 class WeightedMultiStepsState(NamedTuple):
     """The state of `MultiSteps(..., weighted=True)`: that of Optax, and the sum of the weights in this round.
@@ -59,6 +47,19 @@ class WeightedMultiStepsState(NamedTuple):
 
 
 declare(WeightedMultiStepsState, known(optax.MultiStepsState))
+
+
+if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    _Base = object
+    # To type checkers, `MultiSteps` is one without weights.
+    StepsState = TypeVarWithDefault("StepsState", default=optax.MultiStepsState)
+    Steps = int | np.integer[Any] | np.ndarray[Any, Any] | jax.Array | Callable[[Any], Any]
+else:
+    Steps = Any  # so that our own error comes before that of a run-time checker
+    _Base = optax.MultiSteps
+    StepsState = TypeVar("StepsState")
 
 
 class MultiSteps(Generic[StepsState], _Base):
@@ -122,8 +123,8 @@ class MultiSteps(Generic[StepsState], _Base):
                 f"accumulator_dtype must be floating-point or complex, found {jnp.dtype(accumulator_dtype)}: the mean "
                 "of gradients is not an integer"
             )
-        self._opt = at_boundary(opt)
-        inner, every_k = preserving(core_of(opt)), k if callable(k) else int(k)
+        self._opt = at_boundary(opt)  # what the user asks for
+        inner, every_k = preserving(core_of(opt)), k if callable(k) else int(k)  # what runs
         self._steps = _Steps(inner, every_k, use_grad_mean, should_skip_update_fn, accumulator_dtype, weighted)
         self._tx = at_boundary(Core(self._steps.init, self._steps.update))
 
@@ -168,7 +169,7 @@ class MultiSteps(Generic[StepsState], _Base):
     def has_updated(self, state: optax.MultiStepsState | WeightedMultiStepsState) -> jax.Array:
         """Return a bool array of shape (): whether a round ended with a step, and nothing was accumulated since."""
         has_weight = state.weight_sum != 0 if isinstance(state, WeightedMultiStepsState) else True
-        updated: jax.Array = jnp.logical_and((state.mini_step == 0) & has_weight, state.gradient_step > 0)
+        updated: jax.Array = (state.mini_step == 0) & has_weight & (state.gradient_step > 0)
         return updated
 
     def _check_weight_is_taken(self, state: OptState, extra_args: Mapping[str, object]) -> None:
@@ -225,52 +226,55 @@ class _Steps:
         weight, weight_sum, is_first, should_step, new_state = self._advance(updates, state, params, extra)
         if self.weighted:
             extra = {**extra, "weight": weight_sum}
-        leaves, treedef = jtu.tree_flatten(updates)
-        inner_state, acc = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
-        for i, (grad, place) in enumerate(zip(leaves, acc, strict=True)):
-            if grad.shape != place.shape or not issubdtype(place.dtype, jnp.inexact):  # one would be broadcast, or cut
+        grads, treedef = jtu.tree_flatten(updates)
+        inner_state, before = strengthen_all((state.inner_opt_state, treedef.flatten_up_to(state.acc_grads)))
+        for i, (grad, acc) in enumerate(zip(grads, before, strict=True)):
+            # One of another shape would be broadcast, and one of integers would cut off what is added to it.
+            if grad.shape != acc.shape or not issubdtype(acc.dtype, jnp.inexact):
                 at = leaf_path_text(updates, i)
-                raise ValueError(f"the gradient at {at} is {describe(grad)}, its accumulator {describe(place)}")
+                raise ValueError(f"the gradient at {at} is {describe(grad)}, its accumulator {describe(acc)}")
 
         # A gradient of weight 0 may be NaN.
         may_be_skipped = self.weighted or self.should_skip is not None
         is_skipped = weight == 0 if may_be_skipped else None
-        factors = {x.dtype: _factor(self.mean, weight, weight_sum, x) for x in acc}
+        factors = {acc.dtype: _factor(self.mean, weight, weight_sum, acc) for acc in before}
 
-        def accumulate(acc: list[Any]) -> list[Any]:
-            pairs = zip(leaves, acc, strict=True)
-            return [_accumulate(self.mean, is_skipped, is_first, factors[x.dtype], grad, x) for grad, x in pairs]
+        def accumulate(before: list[Any]) -> list[Any]:
+            pairs = zip(grads, before, strict=True)
+            return [_accumulate(self.mean, is_skipped, is_first, factors[acc.dtype], grad, acc) for grad, acc in pairs]
 
-        def inner_step(inner_state: OptState, acc: list[Any]) -> tuple[Any, Any]:
-            # It always runs here. In a loop, XLA adds in place, and once, not for each reader of the sum such as a clip
-            # by norm (JAX 0.10.2, tests/accelerators/test_multi_steps.py).
-            sums = zip(leaves, run_if(should_step, accumulate, acc), strict=True)
-            grads = treedef.unflatten(x.astype(like.dtype) for like, x in sums)
-            new_updates, new_inner_state = self.inner.update(grads, inner_state, params, **extra)
-            return list(map(_broadcast_to, treedef.flatten_up_to(new_updates), acc)), new_inner_state
+        def inner_step(inner_state: OptState, before: list[Any]) -> tuple[Any, Any]:
+            # `should_step` is true here. `run_if` is for XLA, which computes the sum once in a loop, and outside of one
+            # again for each reader, such as a clip by norm (JAX 0.10.2, tests/accelerators/test_multi_steps.py).
+            sums = zip(grads, run_if(should_step, accumulate, before), strict=True)
+            of_round = treedef.unflatten(x.astype(grad.dtype) for grad, x in sums)
+            new_updates, new_inner_state = self.inner.update(of_round, inner_state, params, **extra)
+            # They take the place of the accumulator, so they have its shapes.
+            return list(map(_broadcast_to, treedef.flatten_up_to(new_updates), before)), new_inner_state
 
-        news, inner_state, acc = run_step_if(should_step, accumulate, inner_step, inner_state, acc)
+        news, inner_state, after = run_step_if(should_step, accumulate, inner_step, inner_state, before)
         return treedef.unflatten(news), new_state._replace(
-            inner_opt_state=inner_state, acc_grads=treedef.unflatten(acc)
+            inner_opt_state=inner_state, acc_grads=treedef.unflatten(after)
         )
 
     def _advance(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> "_Advance":
+        """Say how a step counts. Without weights, each gradient has the weight 1, so `mini_step` is the sum so far."""
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self.every_k
         if callable(k_steps):
             k_steps = named_schedule(k_steps, "every_k_schedule of MultiSteps")(gradient_step)
         _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
-        is_last = should_step = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
+        is_last = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
+
         given = _check_weight(extra.get("weight") if self.weighted else 1)
         weight = jnp.where(skip, jnp.zeros_like(given), given)
-        if self.weighted:
-            sum_before = jnp.where(mini_step == 0, 0, strengthen(state.weight_sum)).astype(weight.dtype)
-        else:
-            sum_before = mini_step.astype(weight.dtype)
+        sum_before = jnp.where(mini_step == 0, 0, strengthen(state.weight_sum)) if self.weighted else mini_step
+        sum_before = sum_before.astype(weight.dtype)
         weight_sum = sum_before + weight
-        if self.weighted:
-            should_step = jnp.logical_and(is_last, weight_sum != 0)  # true of NaN, which must be seen
+        # A round without any weight has no step. One whose weight is NaN has, so that it is seen.
+        should_step = jnp.logical_and(is_last, weight_sum != 0) if self.weighted else is_last
+
         next_step = jnp.where(is_last, 0, optax.safe_increment(mini_step))
         new: Any = optax.MultiStepsState(
             mini_step=jnp.where(skip, mini_step, next_step),
@@ -302,24 +306,25 @@ class _Steps:
         return skip, skip_state
 
     def _zero_accumulator(self, params: Params) -> Any:
-        def dtype(p: Any) -> Any:
+        def dtype(param: Any) -> Any:
             if self.accumulator_dtype is None:
-                return p.dtype
-            widest = promoted_dtype(p, untyped.ShapeDtypeStruct((), self.accumulator_dtype))
-            return widest if self.accumulator_dtype == jnp.float32 or jnp.iscomplexobj(p) else self.accumulator_dtype
+                return param.dtype
+            if self.accumulator_dtype == jnp.float32 or jnp.iscomplexobj(param):  # at least this, and complex
+                return promoted_dtype(param, untyped.ShapeDtypeStruct((), self.accumulator_dtype))
+            return self.accumulator_dtype
 
         return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
 
 
 def _factor(mean: bool, weight: Float[Array, ""], weight_sum: Float[Array, ""], acc: HasDtype) -> Any:
-    """Return what a gradient is divided by in a mean, or multiplied by in a sum, for an accumulator of this dtype."""
+    """Return the factor of a gradient in a sum; in a mean, what its difference to the mean so far is divided by."""
     wide = promoted_dtype(weight, acc)  # float16 cannot represent 100,000 tokens
     if not mean:
         return weight.astype(wide)
     is_skipped = weight == 0
     # Also where the result is not chosen, a derivative of 0 / 0 is NaN.
-    parts = weight_sum.astype(wide) / jnp.where(is_skipped, 1, weight).astype(wide)
-    return jnp.where(is_skipped, 1, parts).astype(acc.dtype)
+    ratio = weight_sum.astype(wide) / jnp.where(is_skipped, 1, weight).astype(wide)
+    return jnp.where(is_skipped, 1, ratio).astype(acc.dtype)
 
 
 def _accumulate_one(
@@ -327,10 +332,10 @@ def _accumulate_one(
     is_skipped: Bool[Array, ""] | None,
     is_first: Bool[Array, ""],
     factor: Shaped[Array, ""],
-    update: Shaped[Array, "*shape"],
+    grad: Shaped[Array, "*shape"],
     acc: Shaped[Array, "*shape"],
 ) -> Any:
-    grad = update.astype(acc.dtype)
+    grad = grad.astype(acc.dtype)
     if mean:  # Welford's update of the mean, which never needs a sum that is k times as large
         first, more = grad, acc + (grad - acc) / factor
     else:
