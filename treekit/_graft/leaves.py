@@ -20,6 +20,7 @@ from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 
 Names = tuple[str, ...]
+Group = tuple[Names, Names]  # keys and labels of states, as in `StateNode`
 
 
 class Slot(NamedTuple):
@@ -65,8 +66,8 @@ class StateNode:
     labels: Names = ()
 
     @property
-    def group(self) -> tuple[Names, Names]:
-        """What the states of one label have in common."""
+    def group(self) -> Group:
+        """What the states of one label, below the same keys, have in common."""
         return self.keys, self.labels
 
     def slot(self, name: str) -> Slot:

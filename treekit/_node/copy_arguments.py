@@ -11,20 +11,21 @@ _TUPLE: Any = tuple  # typed Any, so that checkers do not infer a tuple of unkno
 
 
 def copy_arguments(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], keep: frozenset[int | str] = frozenset()
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], uncopied: frozenset[int | str] = frozenset()
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments with containers copied, except those whose position or name is in `keep`."""
+    """Return the arguments with containers copied, except those whose position or name is in `uncopied`."""
     memo: dict[int, Any] = {}  # one for all arguments, so that objects that they share stay shared
     return (
-        [x if i in keep else _copy_containers(x, memo) for i, x in enumerate(args)],
-        {k: x if k in keep else _copy_containers(x, memo) for k, x in kwargs.items()},
+        [x if i in uncopied else _copy_containers(x, memo) for i, x in enumerate(args)],
+        {k: x if k in uncopied else _copy_containers(x, memo) for k, x in kwargs.items()},
     )
 
 
 def _copy_containers(x: object, memo: dict[int, Any]) -> Any:
     """Copy the containers in `x`, preserving types, sharing and cycles; everything else is not copied.
 
-    This is a loop, since containers may be nested more deeply than Python's recursion limit.
+    This is a loop, since containers may be nested more deeply than Python's recursion limit. A mutable container is in
+    the memo before its items are copied, so a cycle, which goes through one, ends there.
 
     Args:
         x: any object.
@@ -36,22 +37,22 @@ def _copy_containers(x: object, memo: dict[int, Any]) -> Any:
     unfinished: set[int] = set()  # the ids of containers with items that are not copied yet
     while pending:
         container = pending.pop()
-        place = id(container)
-        if place in memo and place not in unfinished:
+        key = id(container)
+        if key in memo and key not in unfinished:
             continue
         inner = _containers_in(container)
         missing = [item for item in inner if id(item) not in memo]
-        if type(container) in _MUTABLE and place not in memo:
-            memo[place] = container.copy()  # before its items are copied, since it may contain itself
+        if type(container) in _MUTABLE and key not in memo:
+            memo[key] = container.copy()
         if missing:
-            unfinished.add(place)
+            unfinished.add(key)
             pending += [container, *missing]  # it comes up again after its items have been copied
             continue
-        unfinished.discard(place)
+        unfinished.discard(key)
         if type(container) not in _MUTABLE:
-            memo[place] = _copy_tuple(container, memo)
+            memo[key] = _copy_tuple(container, memo)
         elif inner:
-            _replace_items(memo[place], memo)
+            _replace_items(memo[key], memo)
     return memo[id(x)]
 
 
@@ -73,7 +74,8 @@ def _replace_items(new: Any, memo: dict[int, Any]) -> None:
 
 
 def _copy_tuple(x: Any, memo: dict[int, Any]) -> Any:
-    if type(x) is not _TUPLE and (not hasattr(x, "_make") or hasattr(x, "__dict__")):  # named tuples only
+    is_plain_named_tuple = hasattr(x, "_make") and not hasattr(x, "__dict__")
+    if type(x) is not _TUPLE and not is_plain_named_tuple:
         return x
     items = [memo.get(id(item), item) for item in x]
     if all(a is b for a, b in zip(items, x, strict=True)):

@@ -2,21 +2,19 @@
 
 import dataclasses
 import functools
-import itertools
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import wadler_lindig
 
 from treekit._base.describe import describe_function
-from treekit._base.jax import jtu
 from treekit._base.layouts import layout_of
+from treekit._node.captured import check_captured
 from treekit._node.copy_arguments import copy_arguments
 from treekit._node.layout import Creation, Layout, undeclared
 from treekit._node.pickling import PICKLING, copies_in_its_own_way
-from treekit._node.static import FUNCTIONS, STATIC, captured_objects, holds_array, reachable
+from treekit._node.static import STATIC
 from treekit._types.fields import check_created
 
 _pretty: Any = wadler_lindig  # its keyword arguments have no types
@@ -35,6 +33,8 @@ def node_methods(cls: type[Any]) -> dict[str, Any]:
     return methods if copies_in_its_own_way(cls) else methods | PICKLING
 
 
+# Executed with the globals of the class's own `__init__`, in which jaxtyping and others resolve annotations that are
+# strings: a function that is defined here has the globals of this module.
 _INIT_SOURCE = """
 def make(create, cls, init):
     def __init__(self, /, *args, **kwargs):
@@ -48,7 +48,6 @@ def _creating(cls: type[Any]) -> Callable[..., None]:
     """Return the `__init__` of a node class: its own, wrapped in the steps of creation."""
     init: Callable[..., None] = cls.__init__
     scope: dict[str, Any] = {}
-    # With the globals of the class's `__init__`, in which jaxtyping and others resolve annotations that are strings.
     exec(_INIT_SOURCE, getattr(init, "__globals__", {}), scope)
     out: Callable[..., None] = functools.wraps(init)(scope["make"](_create, cls, init))
     out.__doc__ = init.__doc__ or _inherited_doc(cls)
@@ -61,47 +60,54 @@ def _inherited_doc(cls: type[Any]) -> str | None:
     return next((init.__doc__ for init in inits if init is not None and init.__doc__), None)
 
 
-def relax_annotations(init: object, names: Iterable[str]) -> None:
-    """Annotate these arguments as `Any` for run-time checkers such as jaxtyping, since converters take any type."""
-    init.__annotations__ = {**init.__annotations__, **dict.fromkeys(names, Any)}
-
-
 def _create(
     cls: type[Any], init: Callable[..., None], self: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
+    """Run the `__init__` of a class, and finish the instance."""
     if id(self) in _building:  # called by a subclass through super(), which does the rest
         init(self, *args, **kwargs)
         return
     layout: Layout | None = layout_of(cls)
-    # In this order: the instance is one of a subclass, so it is finished, or its class is not a node; `cls` is not a
-    # class made by `@node`, or not any more (twice); the instance has attributes, so it is finished.
-    if type(self) is not cls or layout is None or layout.creation is None or vars(self):
+    if (
+        type(self) is not cls  # it is of a subclass: finished, or the subclass is not a node
+        or layout is None  # the class is not a node any more,
+        or layout.creation is None  # or one of `register_node`
+        or vars(self)  # it is finished
+    ):
         raise _frozen(self, "initialized again")
     if layout.cls is not cls:
-        # IPython's %autoreload has executed the class again, put the attributes of the new one into this one, and made
-        # its instances those of the new one; a name that still refers to this one shall create such instances too.
-        object.__setattr__(self, "__class__", layout.cls)
-        layout.cls.__init__(self, *args, **kwargs)
+        _create_reloaded(self, layout.cls, args, kwargs)
         return
     copied_args, copied_kwargs = copy_arguments(args, kwargs, layout.creation.uncopied)
-    copied_kwargs.pop(STATIC, None)  # present in cls(**vars(other))
+    copied_kwargs.pop(STATIC, None)  # a value that is cached on instances: it is there in cls(**vars(other))
     _building.add(id(self))
     try:
         init(self, *copied_args, **copied_kwargs)
     finally:
         _building.discard(id(self))
+    vars(self).pop(STATIC, None)  # cached if the instance was flattened in its `__init__`
     _finish(self, layout, layout.creation)
     if layout.creation.checked:
         check_created(self)
-    for base in cls.__mro__ if hasattr(cls, "__check_init__") else ():
-        if "__check_init__" in vars(base):
-            vars(base)["__check_init__"](self)
+    if hasattr(cls, "__check_init__"):
+        for base in cls.__mro__:  # as in Equinox, that of each base runs: none of them overrides another
+            if "__check_init__" in vars(base):
+                vars(base)["__check_init__"](self)
+
+
+def _create_reloaded(self: object, new_class: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Create an instance of the class that has replaced one.
+
+    IPython's %autoreload has executed the class again, put the attributes of the new one into the old one, and made the
+    instances of the old one those of the new one. A name that still refers to the old one shall create such too.
+    """
+    object.__setattr__(self, "__class__", new_class)
+    new_class.__init__(self, *args, **kwargs)
 
 
 def _finish(self: object, layout: Layout, creation: Creation) -> None:
     """Set defaults, apply converters, and check that the fields are those declared and allowed."""
     attributes = vars(self)
-    attributes.pop(STATIC, None)  # cached if the instance was flattened in its `__init__`
     for name, default in creation.defaults.items():
         attributes.setdefault(name, default)
     for name, convert in creation.converters.items():
@@ -112,38 +118,8 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
                 error.add_note(f"This happened in the converter of {layout.cls.__qualname__}.{name}")
                 raise
     _check_attributes(self, layout)
-    for name, value in attributes.items():
-        if type(value) in _MAY_CARRY:
-            _check_captured(self, name, value)
+    check_captured(self, _building)
     layout.freeze_attributes(self)
-
-
-_CONTAINERS: dict[type[Any], Any] = {list: iter, tuple: iter, dict: operator.methodcaller("values")}
-_MAY_CARRY = frozenset({*FUNCTIONS, *_CONTAINERS})
-
-
-def _items(x: object) -> list[Any]:
-    """Return the items of a container that may be, or contain, functions."""
-    items_of = _CONTAINERS.get(type(x))
-    return [item for item in items_of(x) if type(item) in _MAY_CARRY] if items_of else []
-
-
-def _check_captured(self: object, name: str, value: object) -> None:
-    """Raise a TypeError if a function in an attribute captures this node, or another one with arrays."""
-    for x in itertools.chain.from_iterable(map(captured_objects, reachable(value, _items))):
-        if x is self or id(x) in _building:
-            owner = "itself" if x is self else f"the {type(x).__qualname__} that is being created"
-            raise TypeError(
-                f"creating {type(self).__qualname__} stored a method of {owner}, or a function of one, in {name}: it "
-                "belongs to that instance, and would still read its values after JAX has rebuilt it with others. Store "
-                f"a function, or make {name} a method that calls it"
-            )
-        if not jtu.all_leaves([x]) and type(x) not in _CONTAINERS and holds_array(x):
-            raise TypeError(
-                f"creating {type(self).__qualname__} stored a function in {name} that captures a "
-                f"{type(x).__qualname__}, whose arrays JAX does not see there: they would get no gradient, and jit "
-                f"would compile them as constants. Store the {type(x).__qualname__}, and call it in a method"
-            )
 
 
 def _check_attributes(self: object, layout: Layout) -> None:
@@ -151,7 +127,8 @@ def _check_attributes(self: object, layout: Layout) -> None:
     cls, names, attributes = layout.cls, layout.names, vars(self)
     if missing := [name for name in names if name not in attributes]:
         raise TypeError(f"creating {cls.__qualname__} left {', '.join(missing)} unset. Set every field (None will do)")
-    for name in undeclared(cls, names, attributes) if len(attributes) > len(names) else ():
+    extra = undeclared(cls, names, attributes) if len(attributes) > len(names) else ()
+    for name in extra:
         value: object = attributes[name]
         kind = "jax.Array" if isinstance(value, jax.Array) else type(value).__name__
         raise TypeError(

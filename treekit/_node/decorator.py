@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, TypedDict, TypeVar, Unpack, cast, dataclass_transform, overload
 
@@ -13,7 +13,7 @@ from treekit._base.describe import check_bool
 from treekit._base.key_path import children_or_none
 from treekit._base.layouts import TRAINABLE, layout_of
 from treekit._base.tree import is_mapping
-from treekit._node.create import node_methods, relax_annotations
+from treekit._node.create import node_methods
 from treekit._node.layout import COPY, Creation, check_fields, check_free, check_names, register, rollback_on_error
 from treekit._node.replace import replace
 from treekit._node.static import reachable
@@ -207,7 +207,7 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
         fields = dataclasses.fields(cls)
         check_fields(cls, [f.name for f in fields], slots=False)
         if generated:
-            relax_annotations(cls.__init__, [f.name for f in fields if f.metadata.get("converter")])
+            _relax_annotations(cls.__init__, [f.name for f in fields if f.metadata.get("converter")])
         methods = node_methods(cls)
         if "__replace__" not in own:
             methods["__replace__"] = replace
@@ -262,3 +262,8 @@ def _is_init_by_hand(bases: Sequence[type[Any]]) -> bool:
 def is_static(f: "dataclasses.Field[Any]") -> bool:
     """Whether a field is static, in the notation of JAX and Equinox or of Flax."""
     return bool(f.metadata.get("static")) or not f.metadata.get("pytree_node", True)
+
+
+def _relax_annotations(init: object, names: Iterable[str]) -> None:
+    """Annotate these arguments as `Any` for run-time checkers such as jaxtyping, since converters take any type."""
+    init.__annotations__ = {**init.__annotations__, **dict.fromkeys(names, Any)}

@@ -31,15 +31,17 @@ def _set_state(self: object, state: Mapping[str, Any]) -> None:
 
 
 def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
-    """Copy a node as its `__deepcopy__`: static values are shared, since a copy, as of a callable, may not be equal.
+    """Copy a node, as its `__deepcopy__`.
 
-    Values cached on a frozen instance are not copied; a mutable instance keeps all of its attributes.
+    Static values are shared: a copy of one, such as a callable, may not equal it. Values that were cached on a frozen
+    instance are not copied; a mutable one, as of `register_node`, has all of its attributes copied.
     """
     layout = layout_of(type(self))
     shared = layout.meta if layout else ()
+    is_frozen = layout is not None and layout.creation is not None
     memo[id(self)] = new = object.__new__(type(self))
     for name, value in attributes_of(self).items():
-        if layout is None or layout.creation is None or name in layout.names:
+        if not is_frozen or (layout and name in layout.names):
             object.__setattr__(new, name, value if name in shared else copy.deepcopy(value, memo))
     return new
 
@@ -50,5 +52,8 @@ PICKLING = {"__reduce__": _reduce, "__setstate__": _set_state, "__deepcopy__": d
 
 def copies_in_its_own_way(cls: type[Any]) -> bool:
     """Whether a class defines how its instances are copied or pickled, other than by these methods."""
-    names = ("__getstate__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", *PICKLING)
-    return any(getattr(cls, name, None) not in (getattr(object, name, None), PICKLING.get(name)) for name in names)
+    for name in ("__getstate__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", *PICKLING):
+        of_object, ours = getattr(object, name, None), PICKLING.get(name)
+        if getattr(cls, name, None) not in (of_object, ours):
+            return True
+    return False

@@ -1,0 +1,49 @@
+"""Which instances do the functions in a new node capture? JAX does not see their arrays there."""
+
+import itertools
+import operator
+from collections.abc import Container
+from typing import Any
+
+from treekit._base.jax import jtu
+from treekit._node.static import FUNCTIONS, captured_objects, holds_array, reachable
+
+_CONTAINERS: dict[type[Any], Any] = {list: iter, tuple: iter, dict: operator.methodcaller("values")}
+_MAY_CAPTURE = frozenset({*FUNCTIONS, *_CONTAINERS})
+
+
+def check_captured(self: object, building: Container[int]) -> None:
+    """Raise a TypeError if a function in an attribute captures this node, or another one with arrays.
+
+    Args:
+        self: a new node.
+        building: the ids of the nodes whose `__init__` is running.
+    """
+    for name, value in vars(self).items():
+        if type(value) not in _MAY_CAPTURE:
+            continue
+        for x in itertools.chain.from_iterable(map(captured_objects, reachable(value, _items))):
+            _check(self, name, x, building)
+
+
+def _items(x: object) -> list[Any]:
+    """Return the items of a container that may be, or contain, functions."""
+    items_of = _CONTAINERS.get(type(x))
+    return [item for item in items_of(x) if type(item) in _MAY_CAPTURE] if items_of else []
+
+
+def _check(self: object, name: str, x: object, building: Container[int]) -> None:
+    if x is self or id(x) in building:
+        owner = "itself" if x is self else f"the {type(x).__qualname__} that is being created"
+        raise TypeError(
+            f"creating {type(self).__qualname__} stored a method of {owner}, or a function of one, in {name}: it "
+            "belongs to that instance, and would still read its values after JAX has rebuilt it with others. Store a "
+            f"function, or make {name} a method that calls it"
+        )
+    is_node = not jtu.all_leaves([x]) and type(x) not in _CONTAINERS
+    if is_node and holds_array(x):
+        raise TypeError(
+            f"creating {type(self).__qualname__} stored a function in {name} that captures a {type(x).__qualname__}, "
+            "whose arrays JAX does not see there: they would get no gradient, and jit would compile them as constants. "
+            f"Store the {type(x).__qualname__}, and call it in a method"
+        )
