@@ -6,7 +6,7 @@ from typing import SupportsFloat
 from treekit._base.describe import count
 from treekit._base.key_path import path_name
 from treekit._base.table import ROWS, Table, as_table, in_colours, more_rows
-from treekit._compare.leaves import LeafKind, compare_leaves, plainly_equal, same
+from treekit._compare.leaves import LeafKind, compare_leaves, equal_objects, plainly_equal
 from treekit._compare.pairs import NodeKind, walk_pairs
 
 Kind = LeafKind | NodeKind
@@ -109,7 +109,7 @@ def tree_diff(
     b  array against None  None | f64[2](numpy)
     w  shape               f64[2](numpy) | f64[3](numpy)
     """
-    pairs = list(walk_pairs(a, b, plainly_equal, same=same))
+    pairs = list(walk_pairs(a, b, plainly_equal, same=equal_objects))
     leaves = [(pair.a, pair.b) for pair in pairs if pair.kind is None]
     of_leaves = iter(compare_leaves(leaves, values, float(rtol), float(atol)))
     differences: list[Difference] = []

@@ -1,4 +1,11 @@
-"""Compare leaves: type, shape, dtype, weak type, sharding and value."""
+"""Compare leaves: type, shape, dtype, weak type, sharding and value.
+
+| asks | of | equal are |
+|---|---|---|
+| `plainly_equal` | two leaves or nodes, quickly | those of which this is seen at once |
+| `equal_objects` | objects without a dtype | those of equal types and values, with arrays compared as here |
+| `_which_differ` | the elements of two NumPy arrays of one dtype | NaN and NaN, 0.0 and -0.0; those within tolerances |
+"""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -16,7 +23,6 @@ from treekit._base.jax import jtu, untyped
 from treekit._base.types import PyTree
 
 _unravel_index: Any = np.unravel_index
-_NUMBER: Any = np.generic
 _ARRAYS: Any = (jax.Array, np.ndarray)
 _ABSTRACT: Any = (Tracer, jax.ShapeDtypeStruct)
 _PLAIN = (float, int, bool, str, complex)
@@ -73,7 +79,7 @@ def plainly_equal(a: PyTree, b: PyTree) -> bool:
     return type(a) in _PLAIN and bool(a == b)
 
 
-def same(a: object, b: object) -> bool:
+def equal_objects(a: object, b: object) -> bool:
     """Whether two objects without a dtype, which may contain arrays, have equal types and values."""
     if a is b:
         return True
@@ -85,7 +91,7 @@ def same(a: object, b: object) -> bool:
     with contextlib.suppress(Exception):
         (a_leaves, a_treedef), (b_leaves, b_treedef) = jtu.tree_flatten(a), jtu.tree_flatten(b)
         are_alike = type(a) is type(b) and not jtu.all_leaves([a]) and a_treedef == b_treedef
-        return bool(are_alike) and all(map(same, a_leaves, b_leaves))
+        return bool(are_alike) and all(map(equal_objects, a_leaves, b_leaves))
     return False
 
 
@@ -121,10 +127,10 @@ def _dtypes(a: PyTree, b: PyTree) -> tuple[Any, Any]:
 def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterator[LeafDifference]:
     """Yield the first place where the values of two leaves of equal type, shape and dtype differ."""
     if _dtypes(a, b)[0] is None:
-        if not same(a, b):
+        if not equal_objects(a, b):
             yield LeafDifference("value", *describe_values(a, b))
     elif not (_is_readable(a) and _is_readable(b)):
-        yield LeafDifference("value", _describe_readable(a), _describe_readable(b))
+        yield LeafDifference("value", _describe_or_why_not(a), _describe_or_why_not(b))
     else:
         x, y = _values(a, b)
         differ = _which_differ(x, y, rtol, atol)
@@ -135,12 +141,14 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterat
 
 
 def _is_readable(x: PyTree) -> bool:
-    """Whether the values of a leaf exist, and this process has all of them."""
-    return not is_concrete(x) or (not x.is_deleted() and (x.is_fully_replicated or x.is_fully_addressable))
+    """Whether the values of a leaf exist, and this process has all of them; those of what is not an array of JAX do."""
+    if not is_concrete(x):
+        return True
+    return not x.is_deleted() and (x.is_fully_replicated or x.is_fully_addressable)
 
 
-def _describe_readable(x: PyTree) -> str:
-    """Describe a leaf; of one that is not readable, say why."""
+def _describe_or_why_not(x: PyTree) -> str:
+    """Describe a leaf; of one that is not readable, say why: it is deleted, or spans processes."""
     is_in_parts = not _is_readable(x) and not is_deleted(x)
     return describe(x) + "(not compared: it spans processes)" * is_in_parts
 
@@ -148,6 +156,7 @@ def _describe_readable(x: PyTree) -> str:
 def _values(a: PyTree, b: PyTree) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the values of two leaves; if one is an array of JAX, those of the other as JAX would convert them."""
     x, y = np.asarray(_data_of(a)), np.asarray(_data_of(b))
+    # Floats of 64 bits are rounded to the dtype of JAX's. Integers are not: one that does not fit differs.
     if isinstance(a, jax.Array) != isinstance(b, jax.Array) and issubdtype(dtype_of(a), np.inexact):
         with np.errstate(all="ignore"):  # JAX makes an infinity of a large number too
             x, y = x.astype(dtype_of(a), copy=False), y.astype(dtype_of(a), copy=False)
@@ -162,29 +171,33 @@ def _data_of(x: PyTree) -> Any:
         return jax.random.key_data(x)
 
 
-def _differ_each(a: object, b: object) -> bool:
-    return not same(a, b)
-
-
-# Element by element, for dtypes that JAX does not have: objects, strings, times.
-_differ: Any = np.frompyfunc(_differ_each, 2, 1)
-
-
 def _which_differ(x: NDArray[Any], y: NDArray[Any], rtol: float, atol: float) -> Any:
     """Return which elements of two NumPy arrays of one dtype differ. NaN is equal to NaN, and 0.0 to -0.0."""
     if dtype_of(x) is None:
-        return np.asarray(_differ(x, y), bool)
+        return np.asarray(_objects_differ(x, y), bool)
     if not issubdtype(x.dtype, np.inexact):
         return np.asarray(x != y)
-    # NumPy compares bf16 and similar dtypes slowly, and their bits fast.
-    bits = f"u{x.itemsize}"
-    differ = np.asarray(x.view(bits) != y.view(bits) if x.dtype.kind == "V" else x != y)
+    if x.dtype.kind == "V":  # bf16 and similar, which NumPy compares slowly, and their bits fast
+        bits = f"u{x.itemsize}"
+        differ = np.asarray(x.view(bits) != y.view(bits))
+    else:
+        differ = np.asarray(x != y)
     if differ.any():
         # Only elements that differ are widened: widening a whole large array would take several times its memory.
         left, right = _wide(x[differ]), _wide(y[differ])
-        exact = rtol == atol == 0  # `np.isclose` takes any two complex NaNs as equal
-        differ[differ] = ~(_are_equal(left, right) if exact else np.isclose(left, right, rtol, atol, equal_nan=True))
+        if rtol == atol == 0:  # not by `np.isclose`, which takes any two complex NaNs as equal
+            differ[differ] = ~_are_equal(left, right)
+        else:
+            differ[differ] = ~np.isclose(left, right, rtol, atol, equal_nan=True)
     return differ
+
+
+def _differ_as_objects(a: object, b: object) -> bool:
+    return not equal_objects(a, b)
+
+
+# Element by element, for dtypes that JAX does not have: objects, strings, times.
+_objects_differ: Any = np.frompyfunc(_differ_as_objects, 2, 1)
 
 
 def _are_equal(x: NDArray[Any], y: NDArray[Any]) -> Any:
@@ -205,30 +218,41 @@ def _largest_distances(x: NDArray[Any], y: NDArray[Any], dtype: object) -> tuple
     if dtype is None or dtype == np.bool_ or not is_number(dtype):
         return None, None
     if issubdtype(dtype, np.inexact):
-        x, y = _wide(x), _wide(y)
-        known = np.isfinite(x) & np.isfinite(y)
-        with np.errstate(all="ignore"):
-            absolute = np.where(known, abs(x - y), np.inf)
-            relative = np.where(known, absolute / abs(y), np.inf)
-    elif x.size == 1:  # an integer of Python may have any number of bits
-        left, right = int(x.item()), int(y.item())
-        try:
-            return float(abs(left - right)), abs(left - right) / abs(right) if right else np.inf
-        except OverflowError:
-            return np.inf, np.inf
-    else:
-        x, y = _wide(x), _wide(y)
-        with np.errstate(all="ignore"):
-            # The difference may need a bit more than the numbers, which an unsigned integer has.
-            absolute = np.where(x > y, x - y, y - x).astype(np.uint64).astype(np.float64)
-            relative = absolute / abs(y.astype(np.float64))
+        return _distances_of_floats(_wide(x), _wide(y))
+    if x.size == 1:
+        return _distances_of_one_integer(int(x.item()), int(y.item()))
+    return _distances_of_integers(_wide(x), _wide(y))
+
+
+def _distances_of_floats(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float]:
+    known = np.isfinite(x) & np.isfinite(y)
+    with np.errstate(all="ignore"):
+        absolute = np.where(known, abs(x - y), np.inf)
+        relative = np.where(known, absolute / abs(y), np.inf)
+    return float(absolute.max()), float(relative.max())
+
+
+def _distances_of_one_integer(x: int, y: int) -> tuple[float, float]:
+    """One of Python may have any number of bits."""
+    try:
+        return float(abs(x - y)), abs(x - y) / abs(y) if y else np.inf
+    except OverflowError:
+        return np.inf, np.inf
+
+
+def _distances_of_integers(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float]:
+    with np.errstate(all="ignore"):
+        # The difference may need a bit more than the numbers, which an unsigned integer has.
+        absolute = np.where(x > y, x - y, y - x).astype(np.uint64).astype(np.float64)
+        relative = absolute / abs(y.astype(np.float64))
     return float(absolute.max()), float(relative.max())
 
 
 def _describe_first(x: PyTree, y: PyTree, index: object, shape: tuple[int, ...], others: int) -> tuple[str, str]:
     """Describe the first two values that differ, with their place and the number of other values that differ."""
-    is_number = isinstance(x, _NUMBER) and x.dtype.kind not in "STU"
-    left, right = (str(x), str(y)) if is_number else describe_values(x, y)
+    scalar: Any = np.generic
+    is_numpy_number = isinstance(x, scalar) and x.dtype.kind not in "STU"
+    left, right = (str(x), str(y)) if is_numpy_number else describe_values(x, y)
     if not shape:
         return left, right
     where = f" at {list(map(int, _unravel_index(index, shape)))}" + (f" and {others} more" if others else "")

@@ -1,8 +1,8 @@
 """Every name of `optax`, and no other, for whole models and with dtypes preserved: `from treekit import optax`.
 
-A treekit transformation is an ordinary Optax transformation whose `init` and `update` accept any tree. Around Optax's
-function it replaces what is not trained by None, runs it, casts back and puts back. What the arguments do not
-decide raises an error: nothing is found out by trying.
+A treekit transformation is an ordinary Optax transformation whose `init` and `update` accept any tree. On the way in,
+None takes the place of what is not trained; then Optax's own function runs; on the way out, the dtypes and the
+structure are those that came in. What the arguments do not decide raises an error: nothing is found out by trying.
 
 - `_kernel`: what crosses the boundary of a transformation?
 - `_wrappers`: Optax's wrappers, for whole models

@@ -27,8 +27,10 @@ def wrap(value: Any, name: str, module: str) -> Any:
         name: its name in Optax.
         module: the name of the module of treekit that has it.
     """
-    with contextlib.suppress(KeyError, TypeError):  # it is new, or cannot be a key
-        return OURS[value] if value in OURS else _WRAPPED[value]
+    with contextlib.suppress(TypeError):  # it cannot be a key
+        known = OURS.get(value, _WRAPPED.get(value))
+        if known is not None:
+            return known
     on_trees = is_on_trees(value)
     if not (on_trees or _makes_transformations(value)):
         return value

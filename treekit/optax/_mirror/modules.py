@@ -38,7 +38,8 @@ def names_of(theirs: ModuleType) -> Names:
     return Names(get, lambda: dir(theirs), [name for name in dir(theirs) if not name.startswith("_")])
 
 
-def _is_submodule(value: object, name: str) -> bool:  # of `optax` itself: its submodules have none
+def _is_submodule(value: object, name: str) -> bool:
+    """Whether a name of `optax` is one of its submodules; these have none."""
     return isinstance(value, ModuleType) and value.__name__ == f"optax.{name}"
 
 
@@ -47,7 +48,7 @@ def add_submodules() -> None:
 
     They are made of what Optax has, since a later release may have others. The folders here only have their stubs.
     """
-    modules: Any = sys.modules  # its type does not have None
+    modules: Any = sys.modules
     for name, theirs in vars(optax).items():
         if _is_submodule(theirs, name):
             path = f"treekit.optax.{name}"
@@ -56,6 +57,6 @@ def add_submodules() -> None:
             get, dir_, public = names_of(theirs)
             vars(ours).update(__doc__=theirs.__doc__, __getattr__=get, __dir__=dir_, __all__=public)
             modules.setdefault(path, ours)  # on reload, they stay
-    # Without a module, Python would import a folder of stubs as one without names. For None, it finds no module.
+    # A folder of stubs without such a module would be imported as a package without names. With None, importing fails.
     for folder in _FOLDER.glob("[a-z]*/"):
         modules.setdefault(f"treekit.optax.{folder.name}", None)

@@ -16,36 +16,36 @@ from treekit.optax._wrappers.select import freeze, masked, partition, selective_
 from treekit.optax._wrappers.tree_set import tree_set
 from treekit.optax._wrappers.update import incremental_update, periodic_update
 
-# Wherever Optax has the key, under any name and in any module, treekit has the value. What a release of Optax does not
-# have is not here: Optax 0.2.5 has some of these in `optax.transforms` only, and one not at all.
+# Under the names that they have in Optax.
+_OF_THE_SAME_NAME = (
+    MultiSteps,
+    apply_if_finite,
+    apply_updates,
+    conditionally_mask,
+    conditionally_transform,
+    freeze,
+    incremental_update,
+    inject_hyperparams,
+    lbfgs,
+    masked,
+    monitor,
+    partition,
+    periodic_update,
+    selective_transform,
+    tree_map_params,
+    value_and_grad_from_state,
+)
+
+# Wherever Optax has the key, under any name and in any module, treekit has the value.
 OURS: dict[Any, Any] = {
-    **{
-        theirs: ours
-        for ours in (
-            MultiSteps,
-            apply_if_finite,
-            apply_updates,
-            conditionally_mask,
-            conditionally_transform,
-            freeze,
-            incremental_update,
-            inject_hyperparams,
-            lbfgs,
-            masked,
-            monitor,
-            partition,
-            periodic_update,
-            selective_transform,
-            tree_map_params,
-            value_and_grad_from_state,
-        )
-        for module in (optax, optax.transforms)
-        for theirs in existing(module, ours.__name__)
-    },
     optax.inject_stateful_hyperparams: inject_hyperparams,
     optax.tree.set: tree_set,
     optax.contrib.schedule_free_eval_params: schedule_free_eval_params,
-    # These stay as they are: the params of `lookahead` are a pair of trees, and the updates of `measure_with_ema` a
-    # measurement.
-    **{theirs: theirs for theirs in existing(optax, "lookahead", "measure_with_ema")},
 }
+# What a release does not have is not there: in Optax 0.2.5, freeze is in `optax.transforms` only, and monitor nowhere.
+for ours in _OF_THE_SAME_NAME:
+    for module in (optax, optax.transforms):
+        OURS.update(dict.fromkeys(existing(module, ours.__name__), ours))
+# These stay as they are: the params of `lookahead` are a pair of trees, and the updates of `measure_with_ema` a
+# measurement.
+OURS.update({theirs: theirs for theirs in existing(optax, "lookahead", "measure_with_ema")})
