@@ -44,7 +44,7 @@ def has_variables(tree: PyTree) -> bool:
 
 
 def values_of_variables(tree: PyTree) -> Any:
-    """Return a tree with the value of each variable of Flax in its place.
+    """Return a tree in which each variable of Flax is replaced by its value.
 
     `nnx.Optimizer` passes variables to `init`, and their values to `update`.
     """

@@ -2,15 +2,15 @@
 
 In optimizer states, names depend on the wrappers. So there, a new leaf and an old one match if they have the same slot:
 the keys above the outermost state, the class of the state, the field and the parameter. Several old leaves may have it.
-Its *label* tells them apart: the keys between the outermost state and its own, such as that of a `partition`. The
-states of one label, below the same keys, are a *group*.
+They are distinguished by their *labels*: the keys between the outermost state and their own, such as that of a
+`partition`. The states of one label, below the same keys, are a *group*.
 
 1. By name: any leaf, unless both are in optimizer states.
 2. Moments, the arrays of a parameter: the old one with the same label. If no old one has its label, those whose labels
    only one of the trees has.
 3. Companions, the rest of a state, such as its count: that of the old state from which the moments in their state
-   come; or, where there are none, as in the state of a schedule, the moments of their group. If there are no old
-   moments below the same keys, labels decide, as in rule 2.
+   come; or, in a state without moments, as that of a schedule, the moments of their group. If no old moments are below
+   the same keys, labels decide, as in rule 2.
 4. Hyperparameters: the old one with the same label, since a new group has its own; none if the moments of their group
    come from states of other labels.
 

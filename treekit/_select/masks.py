@@ -144,7 +144,7 @@ class Combined(MaskSpec):
 
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         pairs = zip(*(mask._answers(tree, is_leaf) for mask in self.masks), strict=True)
-        # One True decides "|", and one False decides "&", whatever the other answer is, or if there is none.
+        # One True decides "|", and one False decides "&", whatever the other answer is, also if it is unknown.
         decisive = self.operator == "|"
 
         def combined(pair: tuple[bool | None, ...]) -> bool | None:

@@ -60,7 +60,7 @@ def walk_matched(
         if instances:
             wanted, above = [each for each in wanted if each[0] not in instances], above + instances
         if whole or matching or instances:
-            # A node whose children were not asked for has none here, and is no leaf.
+            # A node whose children were not asked for has none here, and is not a leaf.
             is_end = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
             yield Matched(name, place, x, is_end, matching, instances, above)
         todo += reversed(

@@ -79,7 +79,7 @@ def _hint(updates: Updates, params: Params) -> str:
 
 
 def _error_of_a_shape(error: Exception, updates: Updates, params: Params) -> Exception | None:
-    """Return an error that names a gradient of another shape than its parameter; None if there is none."""
+    """Return an error that names a gradient of another shape than its parameter; None if all have that."""
     for grad, (path, param) in zip(jtu.tree_leaves(updates), flatten_with_path(params)[0], strict=False):
         if shape_of(grad) != shape_of(param):
             return ValueError(
@@ -96,7 +96,7 @@ def check_integers(init: Callable[[Any], Any], state: OptState, params: Params) 
     integers in place of moments are computed with as floats. Every other misfit raises an error of its own, of another
     structure or shape, or in a cast. Without the params, what `init` would make is not known.
     """
-    has_integers = any(map(_is_integers, jtu.tree_leaves(state)))  # in most states there are none: asked first
+    has_integers = any(map(_is_integers, jtu.tree_leaves(state)))  # asked first: most states have only floats
     if params is None or not has_integers or not _has_integers_besides_codes(state):
         return
     if differences := _differences(init, state, params):

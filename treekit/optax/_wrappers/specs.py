@@ -74,7 +74,7 @@ class MaskFunction:
         return jtu.tree_map(selected, mask, params), jtu.tree_map(rest, mask, params)
 
     def __eq__(self, other: object) -> bool:
-        # By `is`, since the == of a mask of arrays is no bool; True is True too.
+        # By `is`: the == of a mask of arrays is not a bool. A mask that is True is one object too.
         return isinstance(other, MaskFunction) and self._name == other._name and self._mask is other._mask
 
     def __hash__(self) -> int:
