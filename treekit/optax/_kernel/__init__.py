@@ -4,8 +4,8 @@
 - `holes`: what stands for params that are not there? `trained`: what is trained?
 - `boundary`: how do trees go in and come out? `extra_args`: and extra arguments?
 - `preserve`: which dtype, structure and shape have results? `sharding`: which sharding has the state?
-- `known_states`: what is known of a state by its class? `state_map`: whose array is this in a state? `state_values`: and
-  which values has it for the params? `misfit`: where does a state not fit?
+- `known_states`: what is known of a state by its class? `state_map`: whose array is this in a state?
+- `state_values`: which values has a state for the params? `misfit`: where does it not fit?
 - `notes`: which transformation of Optax raised an error, and for which leaf?
 - `in_place`: does this step run, or not, in the memory of what it changes?
 - `releases`: what does not every release of Optax have?
