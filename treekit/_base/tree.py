@@ -38,8 +38,8 @@ def in_nodes_of(like: PyTree, tree: PyTree, *, kind: type[Any] = Mapping) -> Any
     Args:
         like: the other tree.
         tree: a tree of that structure, or a prefix of it. Where it differs otherwise, it stays as it is.
-        kind: the class of a node that may be replaced, and of what replaces it. One of the two is a mapping; index i of
-            a list, and the field i of a class, are the key i.
+        kind: the class of a node that may be replaced, and of what replaces it; `object` for any two nodes of which one
+            is a mapping. There, the key i of a mapping is the index i of a list.
     """
     if tree is like or jtu.all_leaves([tree]) or jtu.all_leaves([like]):
         return tree
@@ -78,11 +78,14 @@ def cast_each(
     tree: PyTree,
     is_leaf: IsLeaf = None,
     casting: str = "same_kind",
+    *,
+    advises: bool = True,
 ) -> list[Any]:
-    """Cast one result for each leaf of `tree` to the dtypes of `likes`; errors name the key paths of `tree`."""
+    """Cast one result for each leaf of `tree` to the dtypes of `likes`, as `cast_like` does; errors name key paths."""
     out: list[Any] = []
     try:
-        out.extend(cast_like(result, like, casting) for result, like in zip(results, likes, strict=True))
+        pairs = zip(results, likes, strict=True)
+        out.extend(cast_like(result, like, casting, advises=advises) for result, like in pairs)
     except (TypeError, OverflowError) as error:
         raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
     return out

@@ -14,7 +14,7 @@ from treekit._base.patterns import Pattern
 from treekit._base.types import IsLeaf, PyTree
 from treekit._select.advice import a_static_field, field_names, no_instance, unnamed_field
 from treekit._select.selection import Selection
-from treekit._select.walk import Indices, Matched, walk_matched
+from treekit._select.walk import Found, Indices, walk_matched
 
 
 class ByName(Selection):
@@ -59,7 +59,7 @@ def unique_names(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return nodes
 
 
-def _nested(matches: Sequence[Matched]) -> Iterator[tuple[str, str]]:
+def _nested(matches: Sequence[Found]) -> Iterator[tuple[str, str]]:
     """Yield the names of nodes of which one is inside the other.
 
     In the order of a tree, the first node inside another one comes right after it, so only neighbours are compared.

@@ -18,7 +18,7 @@ from treekit._base.types import IsLeaf, PyTree
 from treekit._select.advice import no_instance, unnamed_field
 from treekit._select.filter import TreeSpec
 from treekit._select.masks import MaskSpec
-from treekit._select.walk import Matched, walk_matched
+from treekit._select.walk import Found, walk_matched
 
 Selector: TypeAlias = Pattern | type[Any]
 _Selected: TypeAlias = tuple[int, ...]  # the indices of the patterns and classes that select a leaf
@@ -179,7 +179,7 @@ def _first_matches(
             it is enough that each selects one.
     """
     leaves: list[tuple[str, _Selected]] = []
-    holes: list[Matched] = []
+    holes: list[Found] = []
     instances: set[int] = set()
     for x in walk_matched(selectors, tree, is_leaf, whole=True):
         instances.update(x.classes)
@@ -202,7 +202,7 @@ def _check_used(
     tree: PyTree,
     is_leaf: IsLeaf,
     leaves: Sequence[tuple[str, _Selected]],
-    holes: Sequence[Matched],
+    holes: Sequence[Found],
     instances: Container[int],
     *,
     are_rows: bool,
@@ -252,7 +252,7 @@ def _check_used(
             )
 
 
-def _may_hide(hole: Matched, i: int, selector: Selector) -> bool:
+def _may_hide(hole: Found, i: int, selector: Selector) -> bool:
     """Whether a selector, whose index is `i`, may select a leaf that is masked out.
 
     None hides one leaf. A MaskedNode may also hide a subtree, with instances of any class.

@@ -23,8 +23,8 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
     1. A node that is a prefix of the params is returned itself, callable or not. So is a leaf that is not a function:
        it is the value for all params. Mappings fit by their keys, whatever their classes, and get those of the params;
        a variable of Flax fits as its value.
-    2. A function, or a callable node with a leaf that is not a spec leaf, is called with the params, in which leaves
-       that cannot be parameters are None.
+    2. A function, a node that wraps one, or a callable node with a leaf that is not a spec leaf, is called with the
+       params, in which leaves that cannot be parameters are None.
     3. Anything else is an error.
 
     Leaves of the params that cannot be parameters (functions, strings, keys, objects) do not count in comparing: a mask
@@ -49,10 +49,10 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
     >>> resolve_spec(lambda p: {"w": True, "b": False}, params, is_spec_leaf=is_bool, name="mask")
     {'w': True, 'b': False}
     """
-    return resolve_and_match(spec, filter(tree, is_parameter), is_spec_leaf=is_spec_leaf, name=name).spec
+    return fit_spec(spec, filter(tree, is_parameter), is_spec_leaf=is_spec_leaf, name=name).spec
 
 
-class Matched(NamedTuple):
+class FittedSpec(NamedTuple):
     """A spec that fits a tree: each of its leaves, of which None is one, with the subtree of the tree at its place.
 
     Attributes:
@@ -72,10 +72,10 @@ class Matched(NamedTuple):
         return flatten_with_path(self.spec, self.is_leaf)[0][i][0]
 
 
-def resolve_and_match(
+def fit_spec(
     spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str, hint: str = ""
-) -> Matched:
-    """Do what `resolve_spec` does, for params that have None for all other leaves, and match the result with them.
+) -> FittedSpec:
+    """Do what `resolve_spec` does, for params that have None for all other leaves, and fit the result to them.
 
     Args:
         spec: as in `resolve_spec`.
@@ -85,37 +85,51 @@ def resolve_and_match(
         hint: what the error of a spec that does not fit says at its end.
     """
     if isinstance(spec, type):
-        use = f"path_mask({spec.__name__})"
-        if "label" in name:
-            use = f"path_labels({{{spec.__name__}: label}})"
-        elif name == "rates":
-            use = f"path_labels({{{spec.__name__}: rate}}, default=1.0)"
-        raise ValueError(f"{name} is the class {spec.__qualname__}. To select its instances, pass treekit.{use}")
-    if not (callable(spec) and jtu.all_leaves([spec])):
+        raise _no_class(spec, name)
+    is_function = callable(spec) and jtu.all_leaves([spec])
+    if not is_function:
         try:
-            return _match(spec, params, is_spec_leaf, name, hint)
+            return _fit(spec, params, is_spec_leaf, name, hint)
         except ValueError:
-            is_tree = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
-            if not (is_truly_callable(spec) or (callable(spec) and not is_tree)):
+            if not _may_be_called(spec, is_spec_leaf):
                 raise
+            if not jtu.tree_leaves(spec):
+                raise ValueError(f"{name}, of type {type(spec).__name__}, has no leaf: is each of them None?") from None
     try:
         result = spec(params)
     except Exception as error:
-        if isinstance(spec, TreeSpec):  # its errors name it
+        if isinstance(spec, TreeSpec):  # a mask of treekit, whose own errors say what is wrong with it
             raise
-        if not (jtu.all_leaves([spec]) or jtu.tree_leaves(spec)):
-            raise ValueError(f"{name}, of type {type(spec).__name__}, has no leaf: is each of them None?") from None
-        raise ValueError(
-            f"the function given as {name} raised {describe_error(error)}. It is called with all of the params "
-            f"(here {type(params).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params)"
-            f"{'; of a function of one leaf, treekit.leaf_mask(f) makes a mask' if 'mask' in name else ''}"
-        ) from error
-    matched = _match(result, params, is_spec_leaf, f"{name}(params)", hint)
-    _check_no_predicate(spec, result, params, is_spec_leaf, name)
-    return matched
+        raise _error_of_function(error, params, name) from error
+    fitted = _fit(result, params, is_spec_leaf, f"{name}(params)", hint)
+    _refuse_leaf_predicate(spec, result, params, is_spec_leaf, name)
+    return fitted
 
 
-def _check_no_predicate(
+def _may_be_called(spec: Any, is_spec_leaf: Callable[[Any], bool]) -> bool:
+    """Whether a node that does not fit is called: it wraps a function, or is callable and has other leaves."""
+    is_of_spec_leaves = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
+    return is_truly_callable(spec) or (callable(spec) and not is_of_spec_leaves)
+
+
+def _no_class(spec: type[Any], name: str) -> ValueError:
+    use = f"path_mask({spec.__name__})"
+    if "label" in name:
+        use = f"path_labels({{{spec.__name__}: label}})"
+    elif name == "rates":
+        use = f"path_labels({{{spec.__name__}: rate}}, default=1.0)"
+    return ValueError(f"{name} is the class {spec.__qualname__}. To select its instances, pass treekit.{use}")
+
+
+def _error_of_function(error: Exception, params: PyTree, name: str) -> ValueError:
+    of_one_leaf = "; of a function of one leaf, treekit.leaf_mask(f) makes a mask" if "mask" in name else ""
+    return ValueError(
+        f"the function given as {name} raised {describe_error(error)}. It is called with all of the params (here "
+        f"{type(params).__name__}), and returns a tree: {name}=lambda params: jax.tree.map(f, params){of_one_leaf}"
+    )
+
+
+def _refuse_leaf_predicate(
     spec: Callable[[Any], Any], result: object, params: PyTree, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> None:
     """Raise a ValueError if a function answers for one leaf: it has one answer for the tree, and another for a leaf.
@@ -147,11 +161,10 @@ def _kind(leaf: Any) -> Any:
     return type(leaf), np.shape(leaf), dtype_of(leaf)
 
 
-def _match(spec: object, tree: PyTree, is_spec_leaf: Callable[[Any], bool], name: str, hint: str) -> Matched:
-    """Match each leaf of a prefix tree with the subtree of a tree at its place.
+def _fit(spec: object, tree: PyTree, is_spec_leaf: Callable[[Any], bool], name: str, hint: str) -> FittedSpec:
+    """Find the subtree of a tree for each leaf of a prefix tree.
 
     None in the prefix tree is allowed where a filtered model has None, that is, for anything that cannot be trained.
-    Mappings fit by their keys: a dict for an `nnx.State` or a `FrozenDict` of Flax, and the reverse.
 
     Raises:
         ValueError: it is not a prefix of the tree; the message names the first key path that differs.
@@ -164,17 +177,19 @@ def _match(spec: object, tree: PyTree, is_spec_leaf: Callable[[Any], bool], name
     try:
         parts = flatten_up_to(treedef, tree)
     except ValueError as error:
-        fitting = in_nodes_of(tree, spec)
-        if fitting is spec and has_variables(spec):
-            fitting = values_of_variables(spec)
-        if fitting is not spec:
-            return _match(fitting, tree, is_spec_leaf, name, hint)
+        # It may fit in the mappings that the tree has, as a dict for an `nnx.State`, or without variables of Flax. Both
+        # leave what they have changed as it is, so this ends.
+        changed = in_nodes_of(like=tree, tree=spec)
+        if changed is spec and has_variables(spec):
+            changed = values_of_variables(spec)
+        if changed is not spec:
+            return _fit(changed, tree, is_spec_leaf, name, hint)
         raise ValueError(f"{prefix_mismatch(name, treedef, tree, error)}{hint}") from None
-    matched = Matched(spec, treedef, list(zip(leaves, parts, strict=True)), is_leaf)
-    for i, (leaf, part) in enumerate(matched.pairs):
+    fitted = FittedSpec(spec, treedef, list(zip(leaves, parts, strict=True)), is_leaf)
+    for i, (leaf, part) in enumerate(fitted.pairs):
         if leaf is None and not is_spec_leaf(None) and any(map(can_be_trained, jtu.tree_leaves(part))):
             raise ValueError(
-                f"{name} does not fit the tree it is for: at key path {path_text(matched.path(i), name)} it has None, "
+                f"{name} does not fit the tree it is for: at key path {path_text(fitted.path(i), name)} it has None, "
                 f"and the tree it is for {type_name(part)}{hint}"
             )
-    return matched
+    return fitted

@@ -13,7 +13,7 @@ from treekit._base.types import IsLeaf, PyTree
 Indices = tuple[int, ...]  # the index of each child that leads to a node, from the root
 
 
-class Matched(NamedTuple):
+class Found(NamedTuple):
     """A node or a leaf, and what selects it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Matched(NamedTuple):
 
 def walk_matched(
     selectors: Sequence[Pattern | type[Any]], tree: PyTree, is_leaf: IsLeaf, *, whole: bool = False
-) -> Iterator[Matched]:
+) -> Iterator[Found]:
     """Yield the nodes and leaves of a tree that patterns and classes select, in its order.
 
     Args:
@@ -62,7 +62,7 @@ def walk_matched(
         if whole or matching or instances:
             # A node whose children were not asked for has none here, and is not a leaf.
             is_end = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
-            yield Matched(name, place, x, is_end, matching, instances, above)
+            yield Found(name, place, x, is_end, matching, instances, above)
         todo += reversed(
             [
                 _Visit(child, start_below(start, text), (*place, i), wanted, above)

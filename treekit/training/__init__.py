@@ -9,7 +9,7 @@ import typing as _typing
 
 from treekit._arrays.round import stochastic_round as stochastic_round
 from treekit.optax._kernel.misfit import StateError as StateError
-from treekit.optax._wrappers.multi_steps import WeightedMultiStepsState as WeightedMultiStepsState
+from treekit.optax._wrappers.rounds import WeightedMultiStepsState as WeightedMultiStepsState
 from treekit.training._eight_bits import decode_state as decode_state
 from treekit.training._eight_bits import encode_state as encode_state
 from treekit.training._ema import get_params_ema as get_params_ema

@@ -49,7 +49,7 @@ declare(
     ParamsEmaState,
     Known(
         at_least_float32=("params_ema", "ema_next_weight", "ema_weight_sum"),
-        follows_params=("params_ema",),
+        always_changes=("params_ema",),
         returns_updates=True,
     ),
 )

@@ -11,10 +11,10 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
-from treekit._select.spec import Matched
+from treekit._select.spec import FittedSpec
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.transformation import GradientTransformation
-from treekit.optax._wrappers.specs import resolve
+from treekit.optax._wrappers.masks_and_labels import resolve
 from treekit.optax._wrappers.traced import named_schedule
 
 # A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one. It
@@ -68,23 +68,23 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
         return ScaleByTreeState(jnp.zeros([], jnp.int32))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        matched, at = _resolve(rates, updates if params is None else params)
-        rates_of_parts = [rate if jtu.tree_leaves(part) else None for rate, part in matched.pairs]
-        parts = matched.treedef.flatten_up_to(updates)
+        fitted, at = _resolve(rates, updates if params is None else params)
+        rates_of_parts = [rate if jtu.tree_leaves(part) else None for rate, part in fitted.pairs]
+        parts = fitted.treedef.flatten_up_to(updates)
         scaled = [_scaled(*x, state.rate_count) for x in zip(at, rates_of_parts, parts, strict=True)]
-        return matched.treedef.unflatten(scaled), ScaleByTreeState(optax.safe_increment(state.rate_count))
+        return fitted.treedef.unflatten(scaled), ScaleByTreeState(optax.safe_increment(state.rate_count))
 
     return at_boundary(optax.GradientTransformationExtraArgs(init, update))
 
 
-def _resolve(rates: PyTree, params: Params) -> tuple[Matched, list[str]]:
-    """Match the rates with the params; return the key path of each rate too."""
-    matched = resolve(rates, params, _is_rate, "rates")
-    paths = [path_text(path, "rates") for path, _ in flatten_with_path(matched.spec, _is_rate)[0]]
-    for at, (rate, part) in zip(paths, matched.pairs, strict=True):
+def _resolve(rates: PyTree, params: Params) -> tuple[FittedSpec, list[str]]:
+    """Fit the rates to the params; return the key path of each rate too."""
+    fitted = resolve(rates, params, _is_rate, "rates")
+    paths = [path_text(path, "rates") for path, _ in flatten_with_path(fitted.spec, _is_rate)[0]]
+    for at, (rate, part) in zip(paths, fitted.pairs, strict=True):
         if jtu.tree_leaves(part) and not (_is_rate(rate) or callable(rate)):
             raise TypeError(f"{at} must be a real number or a schedule, found {describe_value(rate)}")
-    return matched, paths
+    return fitted, paths
 
 
 def _is_rate(x: Any) -> bool:

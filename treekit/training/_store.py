@@ -42,10 +42,6 @@ else:
 
 _SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
 _FLOAT32 = untyped.ShapeDtypeStruct((), jnp.float32)
-# Set while the `init` of a `store_state` runs, to what the user calls it, so that another one inside of it is found.
-# Nothing else finds it: Optax may hide it in a closure, or a factory may make it only when `init` calls that; and its
-# state may look like any other.
-_OUTER: ContextVar[str] = ContextVar("outer", default="")
 
 
 class StochasticRoundingState(NamedTuple):
@@ -157,10 +153,10 @@ def store_state(
 # ---------------------------------------------------------------------------------------------- the dtype of each array
 
 
-_Known: TypeAlias = tuple[Any, Entry]  # an array of a state, or its `Codes`, and what is known of it
+_Array: TypeAlias = tuple[Any, Entry]  # an array of a state, or its `Codes`, and what is known of it
 
 
-def _known_arrays(state: OptState, params: Params) -> list[_Known]:
+def _with_entries(state: OptState, params: Params) -> list[_Array]:
     """Return each array of a state, with what is known of it."""
     return list(zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True))
 
@@ -171,6 +167,15 @@ def _path_of(x: object, entry: Entry) -> str:
 
 class _Rules:
     """In which dtype is each array of a state stored?
+
+    | an array | one dtype for all | its key has a dtype |
+    |---|---|---|
+    | complex | as it is | as it is; in a narrower dtype, refused |
+    | an average of params or a sum of gradients, in less than f32 | in f32 | refused |
+    | of shape () | as it is, if the dtype is narrower | in the dtype |
+    | small, in codes | | in f32 |
+    | any other with floats | in the dtype | in the dtype |
+    | of integers, or without a key | as it is | as it is |
 
     Attributes:
         for_all: one dtype for all floating-point state; None if the user named arrays.
@@ -195,33 +200,35 @@ class _Rules:
                 )
 
     def stored_dtype(self, x: Any, entry: Entry) -> Any:
-        """Return the dtype in which an array is stored; None if it keeps its own, since no rule is about it."""
-        if not _is_number(x):
-            return None
+        """Return the dtype in which an array is stored; None for a Python number."""
+        own = _FLOAT32.dtype if is_codes(x) else _dtype_if_array(x)  # codes are numbers of f32
+        if not _is_number(x) or issubdtype(own, jnp.complexfloating):
+            return own
         if self.for_all is not None:
-            return self._dtype_for_all(x, entry)
+            return self._dtype_for_all(own, entry, is_scalar=x.shape == ())
         keys = self.keys_of(x, entry)
-        return self._dtype_by_key(x, entry, self.by_key[keys[0]]) if keys else None
+        if not keys or self.why_refused(x, entry, self.by_key[keys[0]]):
+            return own
+        wanted = _canonical(self.by_key[keys[0]])
+        is_too_small = is_code_dtype(wanted) and math.prod(x.shape) < _SMALLEST
+        return jnp.promote_types(own, jnp.float32) if is_too_small else wanted
 
-    def _dtype_for_all(self, x: Any, entry: Entry) -> Any:
-        wanted = jax.dtypes.canonicalize_dtype(self.for_all)  # f32 for f64, unless x64 is enabled now
-        if issubdtype(x.dtype, jnp.complexfloating):
-            return _complex_dtype(x, wanted)
+    def _dtype_for_all(self, own: Any, entry: Entry, *, is_scalar: bool) -> Any:
+        wanted = _canonical(self.for_all)
         if entry.field in entry.known.at_least_float32 and wanted.itemsize < 4:
-            return promoted_dtype(x, _FLOAT32)
-        if x.shape == () and wanted.itemsize < x.dtype.itemsize:  # in bf16, b2 = 0.999 would be 1
-            return x.dtype
+            return jnp.promote_types(own, jnp.float32)
+        if is_scalar and wanted.itemsize < own.itemsize:  # in bf16, b2 = 0.999 would be 1
+            return own
         return wanted
 
-    def _dtype_by_key(self, x: Any, entry: Entry, dtype: DTypeLike) -> Any:
-        wanted = jax.dtypes.canonicalize_dtype(dtype)
-        if issubdtype(x.dtype, jnp.complexfloating):
-            return _complex_dtype(x, wanted)
-        if entry.field in entry.known.at_least_float32 and wanted.itemsize < 4:
-            return None
-        if is_code_dtype(wanted) and math.prod(x.shape) < _SMALLEST:
-            return _FLOAT32.dtype if is_codes(x) else promoted_dtype(x, _FLOAT32)
-        return wanted
+    def why_refused(self, x: Any, entry: Entry, dtype: DTypeLike) -> str:
+        """Say why an array is not stored in the dtype of its key; "" if it is."""
+        itemsize = _canonical(dtype).itemsize
+        if issubdtype(x.dtype, jnp.complexfloating) and x.dtype.itemsize > 2 * itemsize:  # it is two floats
+            return f"{x.dtype}, and complex numbers are not rounded"
+        if entry.field in entry.known.at_least_float32 and itemsize < 4:
+            return "an average of the params, or an accumulator of gradients, which needs float32 at least"
+        return ""
 
     def keys_of(self, x: Any, entry: Entry) -> list[Any]:
         """Return the keys that match an array, of which the first decides: patterns, and after them its field."""
@@ -231,7 +238,7 @@ class _Rules:
         patterns = [key for key in self.by_key if key != entry.field and is_match(key, path)]
         return patterns + [key for key in self.by_key if key == entry.field]
 
-    def check_used(self, arrays: list[_Known]) -> None:
+    def check_used(self, arrays: list[_Array]) -> None:
         """Raise a ValueError for a key that matches nothing, decides about nothing, or asks for what cannot be."""
         keys_of_each = [self.keys_of(*array) for array in arrays]
         matched = {key for keys in keys_of_each for key in keys}
@@ -245,19 +252,22 @@ class _Rules:
                     f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, others))} decides about all "
                     "that it matches. The first pattern decides, and without one, the field"
                 )
-            if all(self.stored_dtype(*array) is None for array in decided):
-                x, entry = decided[0]
-                what = f"{x.dtype}, and complex numbers are not rounded"
-                if entry.field in entry.known.at_least_float32:
-                    what = "an average of the params, or an accumulator of gradients, which needs float32 at least"
+            reasons = [self.why_refused(*array, dtype) for array in decided]
+            if all(reasons):
                 raise ValueError(
-                    f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {_path_of(x, entry)} is {what}: leave {key!r} out"
+                    f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {_path_of(*decided[0])} is {reasons[0]}: leave {key!r} "
+                    "out"
                 )
 
 
 def _is_number(x: object) -> bool:
     """Whether a rule may be about an array: it has floating-point or complex numbers, or the codes of some."""
     return is_codes(x) or can_be_trained(x)
+
+
+def _dtype_if_array(x: Any) -> Any:
+    """Return the dtype of an array or of codes; None for a Python number, as a user may put into a state."""
+    return getattr(x, "dtype", None)
 
 
 def _check_dtype(dtype: DTypeLike, what: str) -> None:
@@ -268,12 +278,12 @@ def _check_dtype(dtype: DTypeLike, what: str) -> None:
         )
 
 
-def _complex_dtype(x: Any, wanted: Any) -> Any:
-    """Return the dtype of a complex array, whose two parts are floats; None if it would be rounded."""
-    return x.dtype if x.dtype.itemsize <= 2 * wanted.itemsize else None
+def _canonical(dtype: DTypeLike) -> Any:
+    """Return a dtype as JAX has it now: f32 for f64, unless x64 is enabled."""
+    return jax.dtypes.canonicalize_dtype(dtype)
 
 
-def _matches_nothing(keys: list[Any], arrays: list[_Known]) -> ValueError:
+def _matches_nothing(keys: list[Any], arrays: list[_Array]) -> ValueError:
     inexact = [(x, entry) for x, entry in arrays if _is_number(x)]
     fields = ", ".join(sorted({entry.field for _, entry in inexact} - {""})) or "none"
     example = f". A pattern matches a whole path of the state, such as {_path_of(*inexact[0])!r}" if inexact else ""
@@ -362,6 +372,11 @@ def _round_array(old: Any, new: Any, random_bits: Any) -> Any:
     return round_by(random_bits, new, old.dtype) if is_float else new
 
 
+# What the user calls the `store_state` whose `init` is running. So another one inside of it is found, which Optax may
+# hide in a closure, or a factory may make only when `init` calls that; and its state may look like any other.
+_OUTER: ContextVar[str] = ContextVar("outer", default="")
+
+
 def _init_inside(init: Callable[[Any], Any], params: Params, described: str) -> Any:
     """Call the `init` inside; raise a TypeError if this one was called by that of another `store_state`."""
     if outer := _OUTER.get():
@@ -379,13 +394,13 @@ def _init_inside(init: Callable[[Any], Any], params: Params, described: str) -> 
 
 def _cast_first_state(state: OptState, rules: _Rules, params: Params) -> Any:
     """Cast the state that `init` made to the dtypes in which it is stored."""
-    arrays = _known_arrays(state, params)
+    arrays = _with_entries(state, params)
     if jtu.tree_leaves(params):  # a group of a partition may have none
         rules.check_used(arrays)
 
     def cast(x: Any, entry: Entry) -> Any:
         dtype = rules.stored_dtype(x, entry)
-        if dtype is None:
+        if dtype == _dtype_if_array(x):
             return x
         return Codes(encode(x, dtype)) if is_code_dtype(dtype) else lax.convert_element_type(x, dtype)
 
@@ -394,32 +409,31 @@ def _cast_first_state(state: OptState, rules: _Rules, params: Params) -> Any:
 
 def _check_state(state: OptState, rules: _Rules, init: Callable[[Any], Any], params: Params) -> None:
     """Raise an error where state was made without these rules: its dtypes would be kept silently."""
-    wrong: list[tuple[Any, Entry, Any]] = []
-    for x, entry in _known_arrays(state, params):
-        dtype = rules.stored_dtype(x, entry)
-        if is_codes(x) if dtype is None else dtype != x.dtype:
-            wrong.append((x, entry, dtype))
+    arrays = _with_entries(state, params)
+    dtypes = [rules.stored_dtype(*array) for array in arrays]
+    triples = [(x, entry, dtype) for (x, entry), dtype in zip(arrays, dtypes, strict=True)]
+    wrong = [each for each in triples if each[2] != _dtype_if_array(each[0])]
     if not wrong:
         return
     advice = "Make it again with init"
     if _fits(state, init, params):
-        advice += f", or convert it: {_conversion(wrong)}"
+        advice += f", or convert it: {_conversion([(x, dtype) for x, _, dtype in wrong])}"
     x, entry, dtype = wrong[0]
     raise StateError(
-        f"this state has {x.dtype} at {_path_of(x, entry)}, where this transformation stores "
-        f"{'no codes' if dtype is None else dtype}. {advice}"
+        f"this state has {x.dtype} at {_path_of(x, entry)}, where this transformation stores {dtype}. {advice}"
     )
 
 
-def _conversion(wrong: list[tuple[Any, Entry, Any]]) -> str:
-    """Say what converts a state: codes to numbers first, then the dtypes of numbers, then numbers to codes."""
-    state = "state"
-    if any(is_codes(x) for x, _, _ in wrong):
-        state = f"training.decode_state({state})"
-    if any(is_code_dtype(dtype) for _, _, dtype in wrong if dtype is not None):
+def _conversion(wrong: list[tuple[Any, Any]]) -> str:
+    """Say what converts a state, given the arrays that have another dtype than they should have, and that.
+
+    First codes become numbers of f32, then numbers are cast, or become codes.
+    """
+    state = "training.decode_state(state)" if any(is_codes(x) for x, _ in wrong) else "state"
+    if any(is_code_dtype(dtype) for _, dtype in wrong):
         return f"training.encode_state({state}, optimizer.init(params))"
-    is_cast = any(dtype is not None and not (is_codes(x) and dtype == jnp.float32) for x, _, dtype in wrong)
-    return f"treekit.graft(optimizer.init(params), {state}, cast=True)[0]" if is_cast else state
+    are_right_then = all(is_codes(x) and dtype == jnp.float32 for x, dtype in wrong)
+    return state if are_right_then else f"treekit.graft(optimizer.init(params), {state}, cast=True)[0]"
 
 
 def _fits(state: OptState, init: Callable[[Any], Any], params: Params) -> bool:

@@ -15,7 +15,7 @@ import treekit as tk
 from tests.optax import cases
 from treekit import optax as tko
 from treekit import training
-from treekit.optax._wrappers.specs import MaskFunction
+from treekit.optax._wrappers.masks_and_labels import MaskFunction
 from treekit.testing import assert_trees_same
 
 MODEL = cases.model()

@@ -2,6 +2,7 @@
 
 - `transformation`: what is it, and what is the core that runs inside it?
 - `holes`: what stands for params that are not there? `trained`: what is trained?
+- `first_state`: what does `init` return?
 - `boundary`: how do trees go in and come out? `extra_args`: and extra arguments?
 - `preserve`: which dtype, structure and shape have results? `sharding`: which sharding has the state?
 - `known_states`: what is known of a state by its class? `state_map`: whose array is this in a state?

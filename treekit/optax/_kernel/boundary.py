@@ -10,14 +10,14 @@ from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of, un
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_numeric_array, is_parameter
-from treekit._base.tree import in_nodes_of
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
 from treekit.optax._kernel.extra_args import view_extra_args
+from treekit.optax._kernel.first_state import back_to_nnx, first_state, from_nnx
 from treekit.optax._kernel.holes import is_hole, is_params_placeholder
-from treekit.optax._kernel.misfit import better_error_or_note, check_integers
+from treekit.optax._kernel.misfit import check_fit_if_integers, explained
 from treekit.optax._kernel.notes import note_none, note_transformation
-from treekit.optax._kernel.preserve import first_state, in_nodes_of_init, is_complex, keep_state, keep_updates
+from treekit.optax._kernel.preserve import is_complex, keep_state, keep_updates
 from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.trained import Flat, check_params, check_something_is_trained, flatten, trained
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, is_own, with_core
@@ -53,18 +53,18 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         crossing = Crossing(updates, params, extra)
-        inside = crossing.updates if params is None else crossing.params
-        own_state = in_nodes_of_init(inner_init, state, inside)
+        own_state = from_nnx(inner_init, state, crossing.like)
         try:
-            check_integers(inner_init, own_state, crossing.params)
+            check_fit_if_integers(inner_init, own_state, crossing.params)
             results = inner_update(crossing.updates, own_state, crossing.params, **crossing.extra)
             new_updates, new_state = crossing.leave(own_state, *results)
         except Exception as error:
-            if better := better_error_or_note(error, inner_init, own_state, crossing.updates, crossing.params):
+            better = explained(error, inner_init, own_state, crossing.updates, crossing.params)
+            if better is not error:
                 raise better from error
             note_transformation(error, crossing.updates, crossing.params)
             raise
-        return new_updates, new_state if own_state is state else in_nodes_of(state, new_state, kind=object)
+        return new_updates, new_state if own_state is state else back_to_nnx(state, new_state)
 
     return with_core(init, update, core)
 
@@ -79,6 +79,7 @@ class Crossing:
 
     Attributes:
         updates, params, extra: what the core receives: trees with None for what is not trained, and extra arguments.
+        like: the params that the core receives; without them, the updates, which stand for them.
 
     Raises:
         ValueError: the updates have another structure or other shapes than the params; the message names the key path.
@@ -101,6 +102,7 @@ class Crossing:
             for is_trained, x, array in triples
         )
         self.params: Params = flat.inside() if has_params else None
+        self.like: Params = self.params if has_params else self.updates
         self.extra = view_extra_args(extra, updates, params, self.updates) if extra else extra
 
     def leave(self, state: OptState, new_updates: Updates, new_state: OptState) -> tuple[Any, Any]:
@@ -118,8 +120,8 @@ class Crossing:
         new_state = keep_state(state, self.params, new_state)
         missing = {i for i, x in enumerate(self._gradients) if x is None and flat.is_trained[i]}
         if missing:
-            entries = map_state(state, self.updates)
-            in_rounds = {x.param for x in entries if x.in_rounds}
+            entries = map_state(state, self.like)
+            in_rounds = {x.param for x in entries if x.in_rounds}  # whose missing gradient is a zero: it has an update
             news = [None if i in missing and i not in in_rounds else x for i, x in enumerate(news)]
             new_state = _hold(missing, entries, state, new_state)
         # Outside of jit, adan keeps the gradient itself: a step that donates the state would delete the caller's.
@@ -134,13 +136,13 @@ def _hold(missing: set[int], entries: list[Entry], state: OptState, new_state: O
     | an array of the state | without a gradient of its parameter |
     |---|---|
     | in the state of `MultiSteps` or `sam`, which take rounds | changes, as with a zero |
-    | a copy or an average of the params | changes |
+    | a copy or an average of the params, or the memory of L-BFGS | changes |
     | any other, such as a moment | stays |
     | of no parameter, such as a count | changes |
     """
 
     def stays(x: Entry) -> bool:
-        return x.param in missing and not x.in_rounds and x.field not in x.known.follows_params
+        return x.param in missing and not x.in_rounds and x.field not in x.known.always_changes
 
     olds, treedef = jtu.tree_flatten(state)
     triples = zip(entries, olds, jtu.tree_leaves(new_state), strict=True)
@@ -160,14 +162,11 @@ def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
     pairs = zip(flat.is_trained, gradients, strict=True)
     if not jtu.all_leaves([x for is_trained, x in pairs if is_trained and x is not None]):
         raise TypeError(f"the updates do not fit the params: {updates_mismatch(flat.treedef, updates, 'updates')}")
-    are_ints = all(isinstance(x, int) for x in flat.leaves)
+    are_toys = all(isinstance(x, int) for x in flat.leaves)  # Optax has params that are ints, with gradients of ints
     for i, x in enumerate(gradients):
-        if x is None:
-            continue
-        if flat.is_trained[i]:
+        if x is not None and flat.is_trained[i]:
             _check_gradient(flat, i, x, has_params)
-        # Optax has toy params that are ints, with gradients that are ints too.
-        elif not (are_ints and isinstance(x, int)):
+        elif x is not None and not (are_toys and isinstance(x, int)):
             _check_no_gradient(flat, i, x)
     return gradients
 
@@ -179,7 +178,7 @@ def _check_gradient(flat: Flat, i: int, x: Any, has_params: bool) -> None:
         raise TypeError(f"the gradient at {_path(flat, i)} must be an array, found {describe_value(x)}")
     if is_complex(x) and not is_complex(array):
         raise TypeError(f"the gradient at {_path(flat, i)} is complex, and the param is real: pass its real part")
-    # Gradients of single examples, as for differential privacy, have one more axis in front.
+    # Gradients of single examples, as for differential privacy, have more axes in front.
     if has_params and shape_of(x)[len(shape_of(x)) - array.ndim :] != array.shape:
         raise ValueError(
             f"the gradient at {_path(flat, i)} has shape {shape_of(x)}, and its parameter {array.shape}. Pass the "

@@ -11,7 +11,7 @@ from treekit._base.dtype import has_no_update, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_parameter, is_truly_callable
 from treekit._base.types import Params, PyTree, Updates
-from treekit._compare.prefix import flatten_updates
+from treekit._compare.prefix import flatten_up_to, flatten_updates
 from treekit.optax._kernel.holes import is_hole
 
 
@@ -30,7 +30,7 @@ def view_extra_args(extra: dict[str, Any], updates: Updates, params: Params, ins
         if any(is_like(value, tree, may_be_number=name == "grad") for tree in trees):
             return _with_holes(inside_updates, value)
         if params is not None and _is_function(name, value):
-            return _filling(value, params)
+            return _with_holes_filled(value, params)
         return value
 
     return {name: view(name, value) for name, value in extra.items()}
@@ -49,16 +49,16 @@ def _is_function(name: str, value: object) -> bool:
 def _with_holes(inside: PyTree, tree: PyTree) -> Any:
     """Return a tree with the holes of one inside, and a zero for a missing gradient."""
 
-    def part(x: Any, given: Any) -> Any:
+    def leaf(x: Any, given: Any) -> Any:
         if is_hole(x):
             return x
         return jnp.zeros_like(x) if has_no_update(given) else given
 
     leaves, treedef = jtu.tree_flatten(inside, is_leaf=is_hole)
-    return treedef.unflatten(map(part, leaves, flatten_updates(treedef, tree)))
+    return treedef.unflatten(map(leaf, leaves, flatten_updates(treedef, tree)))
 
 
-def _filling(function: Any, params: Params) -> Any:
+def _with_holes_filled(function: Any, params: Params) -> Any:
     """Wrap a function of the params, so that the holes in its first argument are filled with leaves of these params."""
 
     @functools.wraps(function)  # line searches inspect the names of its arguments
@@ -68,7 +68,7 @@ def _filling(function: Any, params: Params) -> Any:
         if inside is None or not any(map(is_hole, leaves)):
             return function(*args, **kwargs)
         try:
-            outside = treedef.flatten_up_to(params)
+            outside = flatten_up_to(treedef, params)
         except ValueError:  # it is called with something else than params
             return function(*args, **kwargs)
         filled = treedef.unflatten(y if is_hole(x) else x for x, y in zip(leaves, outside, strict=True))

@@ -64,6 +64,15 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     return form(flag, carry, consts)
 
 
+def computed_once(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
+    """Return `f(carry)`, inside of a step that runs only where `flag` is true.
+
+    XLA computes a sum that has several readers, such as a clip by norm, again for each of them. It computes what a loop
+    returns once, and in place (JAX 0.10.2, tests/accelerators/test_multi_steps.py).
+    """
+    return run_if(flag, f, carry)
+
+
 def _varying_as(carry: PyTree, flag: Bool[Array, ""], like: PyTree) -> Any:
     """Return a carry that differs between the devices of a `shard_map` where its result does; itself if it does."""
     leaves, treedef = jtu.tree_flatten(carry)

@@ -14,8 +14,8 @@ class Known(NamedTuple):
 
     Attributes:
         at_least_float32: the fields with averages of params, or sums of gradients, which need float32 at least.
-        follows_params: the fields that change in every step, also for a parameter without a gradient: copies and
-            averages of the current params.
+        always_changes: the fields that change in every step, also for a parameter without a gradient: copies and
+            averages of the current params, and the memory of L-BFGS.
         of_no_param: the fields that belong to no parameter, even if they have the structure of the params: what a user
             measures by name.
         takes_rounds: whether the transformation takes several updates for one step. There, a missing gradient is a
@@ -25,7 +25,7 @@ class Known(NamedTuple):
     """
 
     at_least_float32: Fields = ()
-    follows_params: Fields = ()
+    always_changes: Fields = ()
     of_no_param: Fields = ()
     takes_rounds: bool = False
     returns_updates: bool = False
@@ -53,11 +53,11 @@ def known_of(state: object) -> Known:
 
 declare(optax.MultiStepsState, Known(at_least_float32=("acc_grads",), takes_rounds=True))
 declare(optax.contrib.SAMState, Known(takes_rounds=True, changes_updates=True))
-# L-BFGS pairs a step with the change of the gradient, over all params at once: if it were held for some of them, a pair
-# would be of two steps.
+# L-BFGS pairs a step with the change of the gradient, over all params at once: if some of them kept what they had, they
+# would have the pair of another step.
 declare(
     optax.ScaleByLBFGSState,
-    Known(follows_params=("params", "updates", "diff_params_memory", "diff_updates_memory")),
+    Known(always_changes=("params", "updates", "diff_params_memory", "diff_updates_memory")),
 )
 for cls in (
     optax.ConditionallyTransformState,  # in a step that it skips, it returns the gradients
@@ -74,6 +74,11 @@ for cls in existing(optax, "SnapshotState"):
     declare(cls, Known(of_no_param=("measurement",)))
 
 
+# States whose names do not end in "State".
+_OTHERS: Any = (*existing(optax, "ApplyEvery"), *existing(optax.transforms, "WeightDecaySchedule"))
+
+
 def is_optimizer_state(x: object) -> bool:
     """Whether `x` is a state of a class of Optax or treekit."""
-    return type(x).__name__.endswith("State") and type(x).__module__.partition(".")[0] in ("optax", "treekit")
+    is_named_so = type(x).__name__.endswith("State") and type(x).__module__.partition(".")[0] in ("optax", "treekit")
+    return is_named_so or isinstance(x, _OTHERS)

@@ -1,4 +1,7 @@
-"""Does a state fit an optimizer and its params? It is compared with the one that `init` makes."""
+"""Does a state fit an optimizer and its params? It is compared with the one that `init` makes.
+
+The error of one that does not fit says what `graft` would carry over.
+"""
 
 import contextlib
 import itertools
@@ -22,15 +25,25 @@ from treekit._graft.graft import graft
 from treekit._graft.report import GraftReport
 from treekit.optax._kernel.trained import trained
 
+# What carries over what fits of a state.
+_GRAFT = "treekit.graft(optimizer.init(params), state, strict=False)[0]"
+
 
 class StateError(ValueError, TypeError):
     """A state is not one that this optimizer makes for these params; the message says what differs."""
 
 
-def better_error_or_note(
+def explained(
     error: Exception, init: Callable[[Any], Any], state: OptState, updates: Updates, params: Params
-) -> Exception | None:
-    """Return a better error than that of an update; or None, to raise it as it is, perhaps with a note that this adds.
+) -> Exception:
+    """Return the error to raise for that of an update: a better one, or itself, perhaps with a note.
+
+    | the state | the error |
+    |---|---|
+    | does not fit | a StateError that lists what differs |
+    | fits, and there are no params | itself; with a note if the state does not fit the integers among the updates |
+    | is not known to fit, and has the holes of a mask | itself, with a note on functions that look at values |
+    | else | one that names a gradient of another shape than its parameter, if there is such a gradient |
 
     Args:
         error: the error of an update with this state.
@@ -40,24 +53,24 @@ def better_error_or_note(
         params: the params that it received, or None.
     """
     if isinstance(error, StateError):
-        return None
+        return error
     like = trained(updates) if params is None else params
     differences = _differences(init, state, like)
-    if differences:  # the state does not fit
+    is_known_to_fit = differences is not None and not differences
+    if differences:
         hint = _hint(updates, params)
         return _state_error(init, state, like, differences, hint, f"\nIt led to {describe_error(error)}")
-    if params is None:  # it fits what is trained; with integers among the updates, it may not fit these
+    if params is None:
         if _differences(init, state, updates):
             error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
-        return None
-    is_known_to_fit = differences is not None
+        return error
     if not is_known_to_fit and any(map(_is_masked, jtu.tree_leaves(state, is_leaf=_is_masked))):
         error.add_note(
             "Does a function that returns a mask or labels look at values? It is called with the params in init, and "
             "with the updates in update, where it must select the same leaves: let it look at shapes and dtypes"
         )
-        return None
-    return _error_of_a_shape(error, updates, params)
+        return error
+    return _error_of_a_shape(error, updates, params) or error
 
 
 def _hint(updates: Updates, params: Params) -> str:
@@ -79,7 +92,10 @@ def _hint(updates: Updates, params: Params) -> str:
 
 
 def _error_of_a_shape(error: Exception, updates: Updates, params: Params) -> Exception | None:
-    """Return an error that names a gradient of another shape than its parameter; None if all have that."""
+    """Return an error that names a gradient of another shape than its parameter, if there is one.
+
+    The boundary lets gradients of single examples pass, which have more axes.
+    """
     for grad, (path, param) in zip(jtu.tree_leaves(updates), flatten_with_path(params)[0], strict=False):
         if shape_of(grad) != shape_of(param):
             return ValueError(
@@ -89,23 +105,21 @@ def _error_of_a_shape(error: Exception, updates: Updates, params: Params) -> Exc
     return None
 
 
-def check_integers(init: Callable[[Any], Any], state: OptState, params: Params) -> None:
+def check_fit_if_integers(init: Callable[[Any], Any], state: OptState, params: Params) -> None:
     """Raise a StateError if a state that has an array of integers or bools is not one that `init` makes.
 
-    Two misfits of integers raise nothing: the counts of an ensemble, with an axis for its members, are broadcast; and
-    integers in place of moments are computed with as floats. Every other misfit raises an error of its own, of another
-    structure or shape, or in a cast. Without the params, what `init` would make is not known.
+    Most misfits raise an error in the update, which is then `explained`. Two would not: the counts of an ensemble,
+    which have an axis for its members, would be broadcast; and integers in place of moments would be computed with as
+    floats. Both are arrays of integers with axes, so only states that have such an array are compared.
     """
-    has_integers = any(map(_is_integers, jtu.tree_leaves(state)))  # asked first: most states have only floats
-    if params is None or not has_integers or not _has_integers_besides_codes(state):
+    may_misfit = any(map(_is_integers, jtu.tree_leaves(state)))  # asked first, since that is fast
+    if params is None or not may_misfit:
+        return
+    # Codes are integers too, and are not computed with.
+    if not any(map(_is_integers, jtu.tree_leaves(state, is_leaf=is_codes))):
         return
     if differences := _differences(init, state, params):
         raise _state_error(init, state, params, differences)
-
-
-def _has_integers_besides_codes(state: OptState) -> bool:
-    """Whether a state has integers with which updates compute: not only those in `Codes`."""
-    return any(map(_is_integers, jtu.tree_leaves(state, is_leaf=is_codes)))
 
 
 def _is_integers(x: object) -> bool:
@@ -130,16 +144,17 @@ def _differences(init: Callable[[Any], Any], state: OptState, params: Params) ->
 
 def _compare(pair: Pair) -> Iterator[Difference]:
     path = path_name(pair.path)
+    kind, wanted = _kind_of_dtype(pair.a), _kind_of_dtype(pair.b)
+    became_float = kind == jnp.floating and wanted == jnp.integer  # which a count of `init` may do
     if pair.kind is not None:
         yield Difference(path, pair.kind, *pair.described())
-    elif _kind(pair.a) != _kind(pair.b) and (_kind(pair.a), _kind(pair.b)) != (jnp.floating, jnp.integer):
-        # An int that `init` makes may have become a float.
+    elif kind != wanted and not became_float:
         yield Difference(path, "dtype", describe(pair.a), describe(pair.b))
     elif shape_of(pair.a) != shape_of(pair.b):
         yield Difference(path, "shape", describe(pair.a), describe(pair.b))
 
 
-def _kind(x: object) -> Any:
+def _kind_of_dtype(x: object) -> Any:
     dtype = dtype_of(x)
     kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
     return next((kind for kind in kinds if issubdtype(dtype, kind)), dtype)
@@ -163,9 +178,6 @@ def _state_error(
         f"the state does not fit this optimizer and these params. {advice}.{hint}\nstate | what init makes:\n"
         f"{differences}{cause}"
     )
-
-
-_GRAFT = "treekit.graft(optimizer.init(params), state, strict=False)[0]"
 
 
 def _report_of_graft(init: Callable[[Any], Any], state: OptState, params: Params) -> GraftReport:

@@ -16,10 +16,8 @@ f32 where JAX refuses to mix dtypes.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
-
-import optax
 
 from treekit._arrays.map import can_be_broadcast
 from treekit._base.dtype import (
@@ -29,47 +27,15 @@ from treekit._base.dtype import (
     issubdtype,
     promoted_dtype,
     strengthen,
-    strengthen_all,
-    unshared,
 )
-from treekit._base.flax import is_nnx_state
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array
-from treekit._base.tree import cast_each, in_nodes_of
+from treekit._base.tree import cast_each
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
 from treekit._compare.diff import tree_diff
-from treekit.optax._kernel.sharding import shard_alike
+from treekit._compare.prefix import flatten_up_to
 from treekit.optax._kernel.transformation import Core
-
-
-def first_state(state: OptState, params: Params) -> Any:
-    """Return a state that `init` made, strongly typed, in arrays of its own, and sharded as the params."""
-    _check_not_lookahead(state)
-    leaves, treedef = jtu.tree_flatten(strengthen_all(state))
-    return shard_alike(treedef.unflatten(unshared(leaves, jtu.tree_leaves(params))), params)
-
-
-def _check_not_lookahead(state: OptState) -> None:
-    """Raise a TypeError for a state of lookahead inside the boundary: its params are a pair, and updates are not."""
-
-    def is_of_lookahead(x: object) -> bool:
-        return isinstance(x, optax.LookaheadState)
-
-    if any(map(is_of_lookahead, jtu.tree_leaves(state, is_leaf=is_of_lookahead))):
-        raise TypeError("optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost")
-
-
-def in_nodes_of_init(init: Callable[[Any], Any], state: OptState, params: Params) -> Any:
-    """Return a state in the nodes that `init` makes, if Flax NNX has put it into others.
-
-    After a step, `flax.nnx.Optimizer` has an `nnx.State` where a state had a list, a tuple or another node for a param.
-    An update that takes such a list apart, `a, b = state`, would get the keys of the `nnx.State`.
-    """
-    if is_nnx_state(params):
-        with contextlib.suppress(Exception):  # an init that cannot be traced
-            return in_nodes_of(untyped.eval_shape(init, params), state, kind=object)
-    return state
 
 
 def preserving(core: Core) -> Core:
@@ -97,7 +63,8 @@ def preserving_updates(core: Core) -> Core:
 def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
     """Return new updates, each in the wider dtype of its gradient and its param.
 
-    Where both are real, so is the update. Without the params, the update of an integer is a float, as in Optax.
+    Without the params, the update of an integer is a float, as in Optax. In a tree with real and complex arrays, the
+    update of a real one is real.
 
     Args:
         updates: the updates that the core received.
@@ -119,14 +86,16 @@ def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
             )
     if _mixes_complex(likes):
         news = list(map(_real_where_real, likes, news))
-    wanted: list[Any] = list(map(_wider, grads, likes))
     if params is None:
-        wanted = [x if issubdtype(x.dtype, jnp.inexact) else new for x, new in zip(wanted, news, strict=True)]
+        # The update of an integer has the dtype that it has.
+        wanted = [x if issubdtype(x.dtype, jnp.inexact) else new for x, new in zip(grads, news, strict=True)]
+    else:
+        wanted = list(map(_wider, grads, likes))
     return treedef.unflatten(cast_each(news, wanted, updates))
 
 
 def like_updates(updates: Updates, params: Params) -> Any:
-    """Return a tree with the dtypes that `keep_updates` gives to updates, for who rounds them itself."""
+    """Return a tree with the dtypes that `keep_updates` gives to updates; `store_state` rounds to them itself."""
     return jtu.tree_map(_wider, updates, updates if params is None else params)
 
 
@@ -154,11 +123,10 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
         return treedef.unflatten(news)
     likes = list(map(_like_of_state, olds, news))
     try:
-        return treedef.unflatten(cast_each(news, likes, state))
+        return treedef.unflatten(cast_each(news, likes, state, advises=False))
     except TypeError as error:
-        which = str(error).partition(";")[0]  # not what it says of an argument of dtype_preserving_tree_map
         raise TypeError(
-            f"update changed a dtype of the state, which scan and cond reject, and a cast would lose values: {which}. "
+            f"update changed a dtype of the state, which scan and cond reject, and a cast would lose values: {error}. "
             "Let the init of the transformation make this leaf in the dtype that its update computes"
         ) from None
 
@@ -171,12 +139,13 @@ def _like_of_state(old: object, new: object) -> Any:
     not state a dtype; traced, it is a weakly typed array.
     """
     becomes_float = issubdtype(dtype_of(old), jnp.integer) and issubdtype(dtype_of(new), jnp.floating)
-    states_dtype = is_array(old) and not is_weak(old)
-    return old if states_dtype and not becomes_float else strengthen(new)
+    has_own_dtype = is_array(old) and not is_weak(old)
+    return old if has_own_dtype and not becomes_float else strengthen(new)
 
 
 def _mixes_complex(leaves: Iterable[HasDtype]) -> bool:
-    return len({issubdtype(dtype, jnp.complexfloating) for dtype in {x.dtype for x in leaves}}) > 1
+    dtypes = {x.dtype for x in leaves}
+    return len({issubdtype(dtype, jnp.complexfloating) for dtype in dtypes}) > 1
 
 
 def _real_where_real(old: object, new: object) -> Any:
@@ -204,7 +173,7 @@ def _shapes(leaves: Iterable[object]) -> list[tuple[int, ...]]:
 def _parts_of_updates(old: Updates, treedef: PyTreeDef, new: Updates) -> list[Any]:
     """Flatten new updates up to the structure of `old`; they may be None for a leaf."""
     with contextlib.suppress(ValueError):  # of flatten_up_to
-        parts: list[Any] = treedef.flatten_up_to(new)
+        parts = flatten_up_to(treedef, new)
         if jtu.all_leaves([part for part in parts if part is not None]):
             return parts
     raise TypeError(

@@ -31,7 +31,11 @@ class Entry(NamedTuple):
         field: that field, such as "mu"; "" outside of states.
         param: the index, among the leaves of the params (None and MaskedNode are leaves), of the parameter that it
             belongs to; None if it belongs to none, or to several.
-        in_rounds: whether it is in the state of a transformation that takes rounds of updates, such as `MultiSteps`.
+        in_rounds: whether it is in, or below, the state of a transformation that takes rounds of updates, such as
+            `MultiSteps`.
+
+    For example, of the array at `inner_state.0.mu.w`, in the state of masked(adam): `depth` is 3, `owner` is
+    `optax.ScaleByAdamState`, `field` is "mu", and `param` is the number of the parameter w.
     """
 
     path: KeyPath
@@ -53,7 +57,7 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     Args:
         state: the state of any optimizer; arrays of 8-bit codes are mapped as those of their numbers.
         params: the params for which it was made, or the updates. If they are one array, the arrays of its shape, or
-            with one more axis in front, belong to it.
+            with more axes in front, belong to it.
     """
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_hole)
     # Numbers, since JAX writes leaves into the error of a tree that does not fit, and would copy arrays for that.
@@ -62,7 +66,8 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     def entries(x: object, at: _Place) -> Iterator[Entry]:
         is_of_no_param = at.field in known(at.owner).of_no_param
         numbers = None if is_of_no_param else _numbers_of_params(x, numbered, leaves)
-        if numbers is None and not (is_of_no_param or is_codes(x) or jtu.all_leaves([x])):
+        is_end = is_of_no_param or numbers is not None or is_codes(x) or jtu.all_leaves([x])
+        if not is_end:
             for key, child in children_of(x).items():
                 yield from entries(child, at.below(x, key))
             return
@@ -84,7 +89,7 @@ class _Place(NamedTuple):
 
     def below(self, x: object, key: Any) -> "_Place":
         """Return the place of a child of the node that is here."""
-        if is_variable(x):  # which is called as its child
+        if is_variable(x):  # its value has the same path, as in `flatten_with_path`
             return self
         is_field = isinstance(key, jax.tree_util.GetAttrKey)
         owner, field = (type(x), str(key.name)) if is_field else (self.owner, self.field)
@@ -120,6 +125,8 @@ def _is_like_array(x: object, param: object) -> bool:
     L-BFGS stores several arrays for each param, along a first axis.
     """
     leaf = x.codes if is_codes(x) else x
-    shape, own = shape_of(param), shape_of(leaf) if jtu.all_leaves([leaf]) else None
-    is_inexact = own is not None and (is_codes(x) or issubdtype(dtype_of(x), jnp.inexact))
-    return is_inexact and (own == shape or bool(shape and own and own[-len(shape) :] == shape))
+    is_inexact = is_codes(x) or issubdtype(dtype_of(x), jnp.inexact)
+    if not is_inexact or not jtu.all_leaves([leaf]):
+        return False
+    shape, wanted = shape_of(leaf), shape_of(param)
+    return shape == wanted or bool(wanted and shape and shape[-len(wanted) :] == wanted)

@@ -1,7 +1,7 @@
 """Optax's wrappers and functions that need more than the boundary, under Optax's names.
 
-- `select`: on which leaves does it run? `specs`: which leaves do a mask and labels mean?
-- `multi_steps`, `conditional`: does this step run, or is it held?
+- `select`: on which leaves does it run? `masks_and_labels`: which leaves do a mask and labels mean?
+- `multi_steps`, `conditional`: does this step run, or is it held? `rounds`: how does a step count in its round?
 - `parameters`: what does a parameter of a factory say? `call`: what does Optax understand of its arguments, such as
   a link of a `chain`? `traced`: what can they not decide under jit?
 - `inject`: is this argument a number, a schedule, or passed on?

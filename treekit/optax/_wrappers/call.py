@@ -16,11 +16,12 @@ from treekit._base.jax import jtu
 from treekit._select.spec import resolve_spec
 from treekit.optax._kernel.preserve import preserving_updates
 from treekit.optax._kernel.transformation import Core, core_of, own_core
+from treekit.optax._wrappers.masks_and_labels import MaskFunction
 from treekit.optax._wrappers.parameters import Parameter, Role, read_signature
-from treekit.optax._wrappers.specs import MaskFunction
 from treekit.optax._wrappers.traced import named_schedule
 
-# Optax's factory for each of ours. By the function itself: a user's decorator copies names and attributes.
+# Optax's factory for each of ours, as `_mirror/lookup` makes them. In a table, and not in an attribute of our function,
+# which `functools.wraps` would copy to a function of the user's.
 ORIGINALS: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any]] = weakref.WeakKeyDictionary()
 
 
@@ -46,11 +47,12 @@ class Call:
     gathered: Mapping[str, Any]
     is_of_optax: bool
 
-    def make(self, others: Mapping[str, Any] | None = None) -> Any:
-        """Call the factory, with other arguments for some: by the names of parameters, or else of those gathered."""
-        given, names = {**self.arguments, **(others or {})}, self.signature.parameters
+    def make(self, values: Mapping[str, Any] | None = None) -> Any:
+        """Call the factory, with other values for some arguments: of its parameters, or gathered under other names."""
+        names, values = self.signature.parameters, values or {}
+        given = {**self.arguments, **{name: x for name, x in values.items() if name in names}}
+        gathered = {**self.gathered, **{name: x for name, x in values.items() if name not in names}}
         bound = inspect.BoundArguments(self.signature, OrderedDict((x, given[x]) for x in names if x in given))
-        gathered = {name: x if name in names else given.get(name, x) for name, x in self.gathered.items()}
         return self.factory(*bound.args, **bound.kwargs, **gathered)
 
 
@@ -113,7 +115,7 @@ def converted(call: Call) -> Call:
     """
     arguments: dict[str, Any] = {}
     for key, parameter in call.signature.parameters.items():
-        role, where = call.parameters[key].role, f"{key} of {call.name}"
+        role = call.parameters[key].role
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             several = call.arguments.get(key, ())
             if role == "transformation" and not several:
@@ -121,7 +123,7 @@ def converted(call: Call) -> Call:
             pairs = enumerate(several)
             arguments[key] = tuple(_convert(x, role, key, f"{key}[{i}] of {call.name}") for i, x in pairs)
         elif key in call.arguments:
-            arguments[key] = _convert(call.arguments[key], role, key, where)
+            arguments[key] = _convert(call.arguments[key], role, key, f"{key} of {call.name}")
     return dataclasses.replace(call, arguments=arguments)
 
 
@@ -144,15 +146,18 @@ def _convert(x: Any, role: Role, key: str, where: str) -> Any:
 def _inner_core(tx: object, where: str) -> Core:
     """Return the core of a transformation that one of Optax's factories runs inside, such as a link of a chain.
 
-    One of treekit's preserves the dtypes of updates there, since that of an injected rate may return f32. One of
-    Optax's own does what it does in Optax.
+    One of treekit's preserves the dtypes of updates there, since a transformation with an injected rate may return f32.
+    One of Optax's own does what it does in Optax.
     """
     core, is_treekits = core_of(tx, where), own_core(tx) is not None
     return preserving_updates(core) if is_treekits else core
 
 
 def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
-    """Resolve an argument that Optax calls with the params, such as dimension numbers; it calls others with more."""
+    """Resolve an argument that Optax calls with the params, such as dimension numbers.
+
+    What it calls with several arguments is a function, such as the `measure` of `snapshot`.
+    """
     if len(args) != 1:
         return argument(*args)
     return resolve_spec(argument, args[0], is_spec_leaf=_is_dimension_numbers, name=name)

@@ -13,7 +13,7 @@ from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.extra_args import is_like
 from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
-from treekit.optax._wrappers.specs import MaskFunction, parts_by_label, short
+from treekit.optax._wrappers.masks_and_labels import MaskFunction, parts_by_label, short
 
 
 def masked(

@@ -13,21 +13,21 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import path_name, path_text
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.types import Labels, Mask, Params, PyTree
-from treekit._select.spec import Matched, resolve_and_match
+from treekit._select.spec import FittedSpec, fit_spec
 from treekit.optax._kernel.holes import is_params_placeholder
 
 _LONGEST = 60  # columns for a label in an error
 
 
-def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> Matched:
-    """Resolve a spec, and match it with the params inside; an error says how to make one that fits."""
+def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> FittedSpec:
+    """Resolve a spec, and fit it to the params inside; an error says how to make one that fits."""
     hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
     if has_variables(params):
         hint = (
             f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a function "
             "that uses jax.tree.map"
         )
-    return resolve_and_match(spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}")
+    return fit_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}")
 
 
 class MaskFunction:
@@ -48,16 +48,16 @@ class MaskFunction:
 
         A part of the params without arrays stays as it is, unless it has a bool of its own.
         """
-        matched = resolve(self._mask, params, _is_bool, self._name)
+        fitted = resolve(self._mask, params, _is_bool, self._name)
 
         def value(i: int, leaf: object, part: PyTree) -> Any:
             if _is_bool(leaf):
                 return bool(leaf)
             if jtu.tree_leaves(part):
-                raise _no_bool(self._name, path_text(matched.path(i)), leaf)
+                raise _no_bool(self._name, path_text(fitted.path(i)), leaf)
             return part
 
-        return matched.treedef.unflatten(value(i, *pair) for i, pair in enumerate(matched.pairs))
+        return fitted.treedef.unflatten(value(i, *pair) for i, pair in enumerate(fitted.pairs))
 
     def parts(self, params: Params) -> tuple[Any, Any]:
         """Return the part that the mask selects, and the rest, each with a MaskedNode for the other."""
@@ -109,26 +109,26 @@ def parts_by_label(labels: Labels, keys: frozenset[Any], params: Params) -> dict
         except TypeError:  # unhashable, so not a key
             return False
 
-    matched = resolve(labels, params, is_label, "param_labels")
-    _check_labels(matched, is_label, keys)
+    fitted = resolve(labels, params, is_label, "param_labels")
+    _check_labels(fitted, is_label, keys)
 
     def in_part(key: object, label: object, part: PyTree) -> Any:
         # What has no array needs no label, and each part has it as it is.
         return part if label == key or not is_label(label) else optax.MaskedNode()
 
-    return {key: matched.treedef.unflatten(in_part(key, *pair) for pair in matched.pairs) for key in keys}
+    return {key: fitted.treedef.unflatten(in_part(key, *pair) for pair in fitted.pairs) for key in keys}
 
 
-def _check_labels(matched: Matched, is_label: Callable[[Any], bool], keys: frozenset[Any]) -> None:
+def _check_labels(fitted: FittedSpec, is_label: Callable[[Any], bool], keys: frozenset[Any]) -> None:
     """Raise a ValueError if something with arrays has a label that is not one of the keys."""
-    labels = {i: label for i, (label, part) in enumerate(matched.pairs) if jtu.tree_leaves(part)}
+    labels = {i: label for i, (label, part) in enumerate(fitted.pairs) if jtu.tree_leaves(part)}
     for i, label in labels.items():
         if not is_label(label):
             nearest = difflib.get_close_matches(str(label), [key for key in keys if isinstance(key, str)], 1)
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(
                 "Some parameters have no corresponding transformation: the label of "
-                f"{path_name(matched.path(i)) or 'all'} is {short(label)}.{hint}\n"
+                f"{path_name(fitted.path(i)) or 'all'} is {short(label)}.{hint}\n"
                 f"Parameter labels: {_names(labels.values())}\nTransforms keys: {_names(keys)}"
             )
 
