@@ -379,6 +379,12 @@ def test_leaves_that_are_not_parameters_are_listed_as_what_they_are() -> None:
     assert "Config" in str(found)
 
 
+@pytest.mark.parametrize("hole", [None, optax.MaskedNode()])
+def test_the_state_of_a_leaf_after_a_hole_is_its_own(hole: Any) -> None:
+    rows = training.summary(optax.adam(0.1), {"a": hole, "w": jnp.ones(2)}).rows
+    assert [(row.path, [x.path for x in row.state]) for row in rows] == [("w", ["0.mu.w", "0.nu.w"])]
+
+
 def test_nothing_to_optimize() -> None:
     for model in ({}, {"f": jnp.tanh}, {"f": None}):
         found = training.summary(tko.sgd(0.5), model)

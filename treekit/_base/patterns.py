@@ -1,4 +1,8 @@
-"""Which names does a pattern match? Globs over the parts of a name, and regular expressions."""
+"""Which names does a pattern match? Globs over the parts of a name, and regular expressions.
+
+To match, the first wildcard of a glob takes as little as it can, since that is fast. To rename, it takes as much as it
+can: then glob and name are read backwards, so that the last wildcard takes the least.
+"""
 
 import functools
 import re
@@ -9,8 +13,6 @@ Pattern: TypeAlias = str | re.Pattern[str]
 # In a regular expression over names with a dot after each part: any number of parts, as many or as few as possible.
 _MOST_PARTS = r"(?:[^.]*\.)*"
 _FEWEST_PARTS = f"{_MOST_PARTS}?"
-# In a glob. The group is a `**` that is a whole part, and so stands for any number of parts.
-_WILDCARD = re.compile(r"(?<![^.])(\*\*)(?![^.])|\*+")
 
 
 def is_match(pattern: Pattern, name: str) -> bool:
@@ -25,8 +27,9 @@ def may_match_below(pattern: Pattern, name: str) -> bool:
     if isinstance(pattern, re.Pattern) or not name:
         return True
     parts = pattern.split(".")
-    # A part of the pattern must be left for what continues the name. A `**` at its end matches that too.
-    beginnings = [".".join(parts[:i]) for i in range(1, len(parts) + (parts[-1] == "**"))]
+    # A part of the pattern must be left for what continues the name; a `**` at its end is left, whatever it matches.
+    matching = parts if parts[-1] == "**" else parts[:-1]
+    beginnings = [".".join(matching[: i + 1]) for i in range(len(matching))]
     return any(is_match(beginning, name) for beginning in beginnings)
 
 
@@ -75,14 +78,18 @@ def _regex_of_part(part: str) -> str:
     return start + "".join(f"(?>([^.]*?){x})" for x in rest)
 
 
+# In a glob. The group is a `**` that is a whole part, as in `a.**.b`, and not the two stars of `a**`.
+_WILDCARD = re.compile(r"(?<![^.])(\*\*)(?![^.])|\*+")
+
+
 def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     """Return where each `*` and `**` of a glob begins and ends in a name that it matches.
 
-    If it matches in several ways, the first of them matches as much as it can, then the second, and so on. A `**` also
-    matches the dot at its end; the name gets one. In "a.x.y.bc", the wildcards of `a.**.b*` match "x.y." and "c", and
-    the spans are (2, 6) and (7, 8).
+    If it matches in several ways, the first of them takes as much as it can, then the second, and so on. A `**` also
+    takes the dot at its end; the name gets one. In "a.x.y.bc", the wildcards of `a.**.b*` take "x.y." and "c", and the
+    spans are (2, 6) and (7, 8).
     """
-    # Both are read backwards, since the wildcard that comes first matches the least: `*b.**.a` in "cb.y.x.a.".
+    # In the example, `*b.**.a` in "cb.y.x.a.", whose groups are "c" at (0, 1), and "y.x." at (3, 7).
     backwards = _with_dot(name[::-1])
     match = _regex_of(glob[::-1]).fullmatch(backwards)
     assert match is not None, "the glob matches the name"
@@ -91,7 +98,7 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     for wildcard, group in zip(wildcards, range(len(wildcards), 0, -1), strict=True):
         start, end = match.span(group)
-        # Backwards, a `**` has matched the dot before it, and not the one after it.
-        moved = int(wildcard[1] is not None)
+        # Read forwards, "y.x." is ".x.y" at (1, 5). A `**` has the dot at its other end: "x.y." at (2, 6).
+        moved = 1 if wildcard[1] else 0
         spans.append((length - end + moved, length - start + moved))
     return spans

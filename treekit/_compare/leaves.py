@@ -1,10 +1,10 @@
 """Compare leaves: type, shape, dtype, weak type, sharding and value.
 
-| asks | of | equal are |
+| test | of | equal |
 |---|---|---|
-| `plainly_equal` | two leaves or nodes, quickly | those of which this is seen at once |
-| `equal_objects` | objects without a dtype | those of equal types and values, with arrays compared as here |
-| `_which_differ` | the elements of two NumPy arrays of one dtype | NaN and NaN, 0.0 and -0.0; those within tolerances |
+| `plainly_equal` | leaves or nodes | True is certain; False may mean that a longer test is needed |
+| `equal_objects` | objects without a dtype | if types and values are equal; arrays in them are compared as here |
+| `_which_differ` | elements of NumPy arrays of one dtype | NaN and NaN, 0.0 and -0.0, and what is within tolerances |
 """
 
 import contextlib
@@ -135,13 +135,13 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterat
         x, y = _values(a, b)
         differ = _which_differ(x, y, rtol, atol)
         if differ.any():
-            x, y = x[differ], y[differ]
-            texts = _describe_first(x[0], y[0], differ.argmax(), differ.shape, x.size - 1)
-            yield LeafDifference("value", *texts, *_largest_distances(x, y, dtype_of(a)))
+            left, right = x[differ], y[differ]
+            texts = _describe_first(left[0], right[0], differ.argmax(), differ.shape, left.size - 1)
+            yield LeafDifference("value", *texts, *_largest_distances(left, right, dtype_of(a)))
 
 
 def _is_readable(x: PyTree) -> bool:
-    """Whether the values of a leaf exist, and this process has all of them; those of what is not an array of JAX do."""
+    """Whether the values of a leaf exist, and this process has all of them; True for what is not an array of JAX."""
     if not is_concrete(x):
         return True
     return not x.is_deleted() and (x.is_fully_replicated or x.is_fully_addressable)
@@ -177,6 +177,7 @@ def _which_differ(x: NDArray[Any], y: NDArray[Any], rtol: float, atol: float) ->
         return np.asarray(_objects_differ(x, y), bool)
     if not issubdtype(x.dtype, np.inexact):
         return np.asarray(x != y)
+    # First a fast test, which takes all NaNs for different; then an exact one of what differs.
     if x.dtype.kind == "V":  # bf16 and similar, which NumPy compares slowly, and their bits fast
         bits = f"u{x.itemsize}"
         differ = np.asarray(x.view(bits) != y.view(bits))

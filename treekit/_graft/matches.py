@@ -1,29 +1,37 @@
-"""Match the leaves of both trees by four rules. The first precedes the others, which concern disjoint leaves.
+"""Match the leaves of both trees by four rules: the first, and then, for each other leaf, one of the other three.
 
-In optimizer states, names depend on the wrappers. So there, a new leaf and an old one match if they have the same slot:
-the keys above the outermost state, the class of the state, the field and the parameter. Several old leaves may have it.
-They are distinguished by their *labels*: the keys between the outermost state and their own, such as that of a
-`partition`. The states of one label, below the same keys, are a *group*.
+In optimizer states, names depend on the wrappers. An example: from `masked(adam)` to
+`partition({"x": inject_hyperparams(adam), …})`, a new state has the leaves
+
+| leaf | slot | label | gets |
+|---|---|---|---|
+| `inner_states.x.….0.mu.w` | `ScaleByAdamState`, `mu.w` | x | `inner_state.0.mu.w`: only one tree has the label x (2) |
+| `inner_states.x.….0.count` | `ScaleByAdamState`, `count` | x | `inner_state.0.count`, from where mu comes (3a) |
+| `inner_states.x.….learning_rate` | …, `hyperparams.learning_rate` | x | nothing: no old one has the label x (4) |
+
+| word | what it means |
+|---|---|
+| slot | what is the same in both trees: the keys above the outermost state; the class, the field, the parameter |
+| label | the keys between the outermost state and the leaf's own, without indices and fields: that of a `partition` |
+| group | the states of one label, below the same keys |
+| sources, rivals | the old values that have the slot of a leaf; the new leaves that have it |
+| moment, companion | an array of one parameter, such as `mu`; any other array of a state, such as `count` |
+| fresh | of a new leaf: it keeps its own value |
+
+The rules:
 
 1. By name: any leaf, unless both are in optimizer states.
-2. Moments, the arrays of a parameter: the old one with the same label. If no old one has its label, those whose labels
-   only one of the trees has.
-3. Companions, the rest of a state, such as its count: that of the old state from which the moments in their state
-   come; or, in a state without moments, as that of a schedule, the moments of their group. If no old moments are below
-   the same keys, labels decide, as in rule 2.
-4. Hyperparameters: the old one with the same label, since a new group has its own; none if the moments of their group
-   come from states of other labels.
+2. A moment gets the old one with its label. If no old one has its label, labels that both trees have are left out: a
+   new group gets what an old group has that is not there any more.
+3. A companion gets that of the old state
+   a. from which the moments in its own state come;
+   b. from which the moments in its group come, if its own state has no moments, as that of a schedule;
+   c. with its label, as in rule 2, if there are no old moments below the same keys.
+4. A hyperparameter gets the old one with its label, unless the moments in its group come from other labels.
 
-If several are left, names decide, if they are the same in both trees and no moment of this group has moved to another
-name. If names do not decide, all old values must be equal, as counts often are.
-
-For example, from `masked(adam)` to `partition({"x": inject_hyperparams(adam), …})`:
-
-| the new leaf, with the label x | its slot | gets |
-|---|---|---|
-| `inner_states.x.….0.mu.w` | `ScaleByAdamState`, `mu.w` | `inner_state.0.mu.w`: only one tree has the label x (2) |
-| `inner_states.x.….0.count` | `ScaleByAdamState`, `count` | `inner_state.0.count`, from where mu comes (3) |
-| `inner_states.x.….learning_rate` | `hyperparams.learning_rate` | nothing: no old one has the label x (4) |
+Names decide first, if rivals and sources have the same, and no moment of the group has moved to another name. If they
+do not decide, and several sources are left, all must be equal, as counts often are. And where `rename` has moved a
+state to a place, what was there before does not count.
 """
 
 import dataclasses
@@ -44,8 +52,8 @@ from treekit._graft.names import Source
 
 X = TypeVar("X", Leaf, Source)
 
-# The old values of new leaves. A leaf gets the first. The others count as used too: they are equal to it; or the leaf
-# is fresh, keeps its own value, and uses up whatever it might have got.
+# The sources of new leaves. A leaf gets the first. The others are used up too: they are equal to it; or the leaf is
+# fresh, and uses up all that it might have got.
 Matches = dict[Leaf, list[Source]]
 
 
@@ -86,34 +94,34 @@ class _States:
     fresh: Container[str]
 
     @functools.cached_property
-    def moved(self) -> set[Group]:
+    def renamed_groups(self) -> set[Group]:
         """The groups with a moment that has another name in the old tree, so that names do not decide."""
         options = [(leaf, self.of_label(leaf)[1]) for leaf in self.leaves if leaf.slot.is_of_param]
         return {leaf.state.group for leaf, sources in options if len(sources) == 1 and sources[0].name != leaf.name}
 
     def of_slot(self, leaf: Leaf) -> tuple[list[Leaf], list[Source]]:
-        """Return the new leaves and the old values that have the slot of a leaf."""
+        """Return the rivals and the sources of a leaf."""
         return self.ours[leaf.slot], self.theirs.get(leaf.slot, [])
 
     def of_label(self, leaf: Leaf) -> tuple[list[Leaf], list[Source]]:
-        """Return those of them that have its label; if no old value has it, those whose labels only one tree has."""
+        """Return those with its label; if no source has it, those with labels that only one of the trees has."""
         rivals, sources = self.of_slot(leaf)
         ours, theirs = {x.state.labels for x in rivals}, {x.state.labels for x in sources}
-        labels_of_one_tree = ours ^ theirs
-        labels = {leaf.state.labels} if leaf.state.labels in theirs else labels_of_one_tree
-        return _labelled(rivals, labels), _labelled(sources, labels)
+        if leaf.state.labels in theirs:
+            return _labelled(rivals, {leaf.state.labels}), _labelled(sources, {leaf.state.labels})
+        return _labelled(rivals, ours - theirs), _labelled(sources, theirs - ours)
 
 
 def _by_slot(leaves: Iterable[X]) -> dict[Slot, list[X]]:
-    """Index leaves by their slots; a state that `rename` moved there replaces the one that was there."""
+    """Index leaves by their slots; what `rename` has moved to a slot replaces what was there."""
     by_slot: dict[Slot, list[X]] = defaultdict(list)
     for x in leaves:
         by_slot[x.slot].append(x)
 
-    def was_moved(x: X) -> bool:  # its slot has new keys, and its state the old ones
+    def is_from_rename(x: X) -> bool:  # its slot has new keys, and its state the old ones
         return x.state.keys != x.slot.keys
 
-    return {slot: [x for x in xs if was_moved(x)] or xs for slot, xs in by_slot.items()}
+    return {slot: [x for x in xs if is_from_rename(x)] or xs for slot, xs in by_slot.items()}
 
 
 def _labelled(leaves: Iterable[X], labels: Container[Names]) -> list[X]:
@@ -164,14 +172,14 @@ def _companions(states: _States, origins: _Origins) -> Matches:
     for leaf in [x for x in states.leaves if not (x.slot.is_of_param or x.slot.is_hyperparam)]:
         rivals, sources = states.of_slot(leaf)
         if leaf.state in origins.of_state:
-            # That of the old state from which the moments in its state come.
+            # 3a: from where the moments in its state come.
             rivals, sources = [leaf], [x for x in sources if x.state in origins.of_state[leaf.state]]
         elif leaf.state.group in origins.of_group:
-            # There are no moments in its state: from where those of its group come.
+            # 3b: its state has no moments: from where those in its group come.
             labels = {state.labels for state in origins.of_group[leaf.state.group]}
             rivals, sources = _labelled(rivals, {leaf.state.labels}), _labelled(sources, labels)
         else:
-            # There are no old moments: labels decide.
+            # 3c: no old moments are below the same keys.
             rivals, sources = states.of_label(leaf)
         matches[leaf] = _decide(leaf, rivals, sources, states)
     return matches
@@ -193,16 +201,16 @@ def _hyperparams(states: _States, origins: _Origins) -> Matches:
 
 
 def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], states: _States) -> list[Source]:
-    """Return the old values of a leaf, of which it gets the first.
+    """Return the sources that a leaf uses up, of which it gets the first unless it is fresh.
 
     Args:
         leaf: the leaf.
-        rivals: the new leaves that the old values are for, this one included.
+        rivals: the new leaves that the sources are for, this one included.
         sources: the old values that it may get.
-        states: which leaves are fresh, and which groups have moved.
+        states: which leaves are fresh, and which groups have other names.
     """
     named = {x.name: x for x in sources}
-    names_decide = leaf.state.group not in states.moved and named.keys() == {x.name for x in rivals}
+    names_decide = leaf.state.group not in states.renamed_groups and named.keys() == {x.name for x in rivals}
     if names_decide:
         return [named[leaf.name]]
     if leaf.name in states.fresh or not sources:

@@ -1,6 +1,5 @@
 """Which instances do the functions in a new node capture? JAX does not see their arrays there."""
 
-import itertools
 import operator
 from collections.abc import Container
 from typing import Any
@@ -22,8 +21,9 @@ def check_captured(self: object, building: Container[int]) -> None:
     for name, value in vars(self).items():
         if type(value) not in _MAY_CAPTURE:
             continue
-        for x in itertools.chain.from_iterable(map(captured_objects, reachable(value, _items))):
-            _check(self, name, x, building)
+        for item in reachable(value, _items):
+            for x in captured_objects(item):
+                _check(self, name, x, building)
 
 
 def _items(x: object) -> list[Any]:

@@ -25,7 +25,8 @@ def _copy_containers(x: object, memo: dict[int, Any]) -> Any:
     """Copy the containers in `x`, preserving types, sharing and cycles; everything else is not copied.
 
     This is a loop, since containers may be nested more deeply than Python's recursion limit. A mutable container is in
-    the memo before its items are copied, so a cycle, which goes through one, ends there.
+    the memo before its items are copied, so a cycle, which goes through one, ends there: as that of `a = []` and
+    `t = (a,)` after `a.append(t)`. A tuple is in the memo only after its items.
 
     Args:
         x: any object.
@@ -74,6 +75,7 @@ def _replace_items(new: Any, memo: dict[int, Any]) -> None:
 
 
 def _copy_tuple(x: Any, memo: dict[int, Any]) -> Any:
+    # One with a `__dict__` may have more than its items.
     is_plain_named_tuple = hasattr(x, "_make") and not hasattr(x, "__dict__")
     if type(x) is not _TUPLE and not is_plain_named_tuple:
         return x

@@ -68,24 +68,22 @@ def _create(
         init(self, *args, **kwargs)
         return
     layout: Layout | None = layout_of(cls)
-    if (
-        type(self) is not cls  # it is of a subclass: finished, or the subclass is not a node
-        or layout is None  # the class is not a node any more,
-        or layout.creation is None  # or one of `register_node`
-        or vars(self)  # it is finished
-    ):
+    # `__init__` is called again on what is finished, as an instance with attributes and one of a subclass are; or the
+    # class is not one of `@node` any more.
+    is_new = type(self) is cls and not vars(self)
+    if layout is None or layout.creation is None or not is_new:
         raise _frozen(self, "initialized again")
     if layout.cls is not cls:
         _create_reloaded(self, layout.cls, args, kwargs)
         return
     copied_args, copied_kwargs = copy_arguments(args, kwargs, layout.creation.uncopied)
-    copied_kwargs.pop(STATIC, None)  # a value that is cached on instances: it is there in cls(**vars(other))
+    copied_kwargs.pop(STATIC, None)  # which cls(**vars(other)) passes, as what is cached on `other`
     _building.add(id(self))
     try:
         init(self, *copied_args, **copied_kwargs)
     finally:
         _building.discard(id(self))
-    vars(self).pop(STATIC, None)  # cached if the instance was flattened in its `__init__`
+    vars(self).pop(STATIC, None)  # which is cached already if `__init__` has flattened the instance
     _finish(self, layout, layout.creation)
     if layout.creation.checked:
         check_created(self)

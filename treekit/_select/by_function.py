@@ -14,8 +14,14 @@ from treekit._base.describe import RUNS_ITS_CODE, describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_name, path_text, walk
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
+from treekit._compare.prefix import flatten_up_to
 from treekit._select.advice import a_static_field, field_names
 from treekit._select.selection import Selection
+
+_FOR_PREDICATES = (
+    "If where is a predicate on leaves, write jax.tree.map(lambda x: f(x) if predicate(x) else x, tree); or, for all "
+    "arrays, tree_at(jax.Array, tree, replace_fn=f)"
+)
 
 
 # Python has a single () object, so identity cannot distinguish two of them in a tree. A mark for one is a tuple too,
@@ -56,18 +62,18 @@ class ByFunction(Selection):
         if self.is_one:
             returned, original = [returned], [original]
         try:
-            self._marked_nodes, self.nodes = list(returned), list(original)  # both kept, and with them their ids
+            self._marked_nodes, self.nodes = list(returned), list(original)  # kept: an id may be used again otherwise
         except TypeError:
             raise ValueError(
                 f"where did not return a node of the tree, but {describe_value(returned)}. "
                 f"{_hint(self._marked, returned)}"
             ) from None
         self.nodes_of_item = [[i] for i in range(len(self.nodes))]
-        self._number = {id(node): i for i, node in enumerate(self._marked_nodes)}
+        self._position = {id(node): i for i, node in enumerate(self._marked_nodes)}
         # The marked tree taken apart, into the selected nodes and the marks of all other leaves.
         self._parts, self._treedef = jtu.tree_flatten(self._marked, is_leaf=self._is_selected)
         found = [id(x) for x in self._parts if self._is_selected(x)]
-        each_is_at_one_place = sorted(self._number[x] for x in found) == list(range(len(self._marked_nodes)))
+        each_is_at_one_place = sorted(self._position[x] for x in found) == list(range(len(self._marked_nodes)))
         if not each_is_at_one_place:
             raise ValueError(_not_one_place_each(self._marked_nodes, found, self._marked))
         if strict and not self.nodes:
@@ -76,19 +82,19 @@ class ByFunction(Selection):
             )
 
     def _is_selected(self, x: object) -> bool:
-        return id(x) in self._number
+        return id(x) in self._position
 
     def names(self) -> list[tuple[int, str]]:
         paths = flatten_with_path(self._marked, self._is_selected)[0]
-        return [(self._number[id(x)], path_name(path)) for path, x in paths if self._is_selected(x)]
+        return [(self._position[id(x)], path_name(path)) for path, x in paths if self._is_selected(x)]
 
     def replaced(self, values: Iterable[Any]) -> Any:
         values, new_parts = list(values), list[Any]()
         leaf = 0
         for part in self._parts:
             if self._is_selected(part):
-                new_parts.append(values[self._number[id(part)]])
-                leaf += jtu.tree_structure(part).num_leaves
+                new_parts.append(values[self._position[id(part)]])
+                leaf += jtu.tree_structure(part).num_leaves  # the marks in it
             else:
                 new_parts.append(self._leaves[leaf])
                 leaf += 1
@@ -100,23 +106,19 @@ def _check_returned(returned: PyTree, original: PyTree, marked: PyTree, leaf_of:
     marks, structure = jtu.tree_flatten(returned)
     if strange := [x for x in marks if id(x) not in leaf_of]:
         is_bool = isinstance(returned, (bool, np.bool_))
+        advice = f"{_FOR_PREDICATES}. " if is_bool else ""
         raise ValueError(
             f"where did not return a node of the tree: {describe_value(strange[0])} is not a leaf of it. "
-            f"{f'{_PREDICATE}. ' * is_bool}{_hint(marked, returned, strange[0])}"
+            f"{advice}{_hint(marked, returned, strange[0])}"
         )
-    with contextlib.suppress(ValueError):  # another structure
-        if all(map(operator.is_, structure.flatten_up_to(original), [leaf_of[id(x)] for x in marks])):
-            return
-    raise ValueError(
-        "where must use the structure of the tree only, but it depends on the leaves, or on the order of the keys of a "
-        "dict, which JAX sorts"
-    )
-
-
-_PREDICATE = (
-    "If where is a predicate on leaves, write jax.tree.map(lambda x: f(x) if predicate(x) else x, tree); or, for all "
-    "arrays, tree_at(jax.Array, tree, replace_fn=f)"
-)
+    leaves = None
+    with contextlib.suppress(ValueError):  # of another structure
+        leaves = flatten_up_to(structure, original)
+    if leaves is None or not all(map(operator.is_, leaves, [leaf_of[id(x)] for x in marks])):
+        raise ValueError(
+            "where must use the structure of the tree only, but it depends on the leaves, or on the order of the keys "
+            "of a dict, which JAX sorts"
+        )
 
 
 def _call(where: Callable[[Any], Any], marked: PyTree, leaf_of: Mapping[int, Any]) -> Any:
@@ -134,7 +136,7 @@ def _call(where: Callable[[Any], Any], marked: PyTree, leaf_of: Mapping[int, Any
             ) from error
         advice = ", so it must return nodes, and not compute with leaves" if isinstance(error, TypeError) else ""
         if isinstance(error, AttributeError) and error.obj is marked and hasattr(jax.Array, str(error.name)):
-            advice = f". {_PREDICATE}"
+            advice = f". {_FOR_PREDICATES}"
         error.add_note(
             "the function `where` of tree_at raised this. It is called with the tree, with placeholders for its leaves"
             f"{advice}"

@@ -34,7 +34,7 @@ class _Measured(NamedTuple):
     Attributes:
         first: the first.
         second: the second, with other PRNG keys, or a loss of another curvature.
-        why_they_differ: what a difference of the two says of a leaf.
+        why_they_differ: the note of a leaf for which they differ.
         curvature: that of the loss of the first; None without a loss.
     """
 

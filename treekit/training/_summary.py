@@ -17,10 +17,10 @@ from treekit._base.jax import is_ref, jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, key_name, path_name, path_text
 from treekit._base.predicates import floats_as_arrays, is_parameter, is_traced
 from treekit._base.table import ROWS, Table, in_colours, left_out
-from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike
 from treekit._select.trainable import declared_frozen
 from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.known_states import is_optimizer_state
 from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.transformation import GradientTransformation
@@ -42,6 +42,12 @@ _COUNTS = {
     "WeightedMultiStepsState": "gradient_step",
     "WrappedScheduleState": "count",
 }
+
+
+_NOTE_OF_LATER_STATE = (
+    "From this state, step and decay are the sizes of one update, with the moments of the state, and not rates. "
+    "summary(optimizer, params, state, step=n) shows rates."
+)
 
 
 class Accumulator(NamedTuple):
@@ -204,7 +210,7 @@ def summary(
     is_later = state is not None and step is None
     start = jtu.tree_map(as_array, state if is_later else tx.init(ones))
     if step is not None:
-        start = _at_step(step, start, ones, state)
+        start = _at_step(step, start, ones, given=state)
     effects = find_effects(tx, ones, start, "in the first step" if step is None else f"at step {step:,}")
     entries = map_state(start, ones)
     # If a later state has copies of the real params, the decay is unknown, since it is measured with params of ones.
@@ -212,7 +218,7 @@ def summary(
         effects = [effect._replace(decay=None) for effect in effects]
     arrays = _arrays_by_param(start, entries)
     rows, keys = _rows(params, effects, arrays)
-    return Summary(tuple(rows), _totals(rows, arrays), _OF_LATER if is_later else "", tuple(keys))
+    return Summary(tuple(rows), _totals(rows, arrays), _NOTE_OF_LATER_STATE if is_later else "", tuple(keys))
 
 
 def _rows(
@@ -221,9 +227,9 @@ def _rows(
     """Return a row for each leaf that is not a function, and the parts of its path."""
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
-    frozen = declared_frozen(params)
-    # The numbers of leaves in `arrays` and `frozen` count None too.
-    numbers = [i for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_none)) if x is not None]
+    frozen = declared_frozen(params, is_hole)
+    # In `arrays` and `frozen`, holes are leaves of the params too.
+    numbers = [i for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_hole)) if not is_hole(x)]
     for i, (path, x), effect in zip(numbers, flatten_with_path(params)[0], effects, strict=True):
         if describe_function(x):
             continue
@@ -236,12 +242,6 @@ def _rows(
     return rows, keys
 
 
-_OF_LATER = (
-    "From this state, step and decay are the sizes of one update, with the moments of the state, and not rates. "
-    "summary(optimizer, params, state, step=n) shows rates."
-)
-
-
 def _check_step(step: Any) -> None:
     if not issubdtype(dtype_of(step), jnp.integer) or np.shape(step) != () or is_traced(step):
         raise TypeError(f"step must be an int, the number of updates before that step, found {describe_value(step)}")
@@ -249,10 +249,10 @@ def _check_step(step: Any) -> None:
         raise ValueError(f"step must be at least 0, the first step, found {describe_value(step)}")
 
 
-def _at_step(step: ArrayLike, state: OptState, params: Params, given: OptState) -> Any:
-    """Return a new state with schedules at a step, and with those hyperparameters of a given one that have none."""
-    leaves, treedef = jtu.tree_flatten(state)
-    entries = map_state(state, params)
+def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) -> Any:
+    """Return a new state with schedules at a step, and with the hyperparameters of `given` that no schedule sets."""
+    leaves, treedef = jtu.tree_flatten(start)
+    entries = map_state(start, params)
     at_step = treedef.unflatten(
         x + jnp.asarray(step, x.dtype) if _is_count(entry) else x for x, entry in zip(leaves, entries, strict=True)
     )
@@ -273,8 +273,8 @@ def _is_count(entry: Entry) -> bool:
 def _as_passed_to_update(params: Params, state: OptState) -> tuple[Any, Any]:
     """Return what `nnx.Optimizer` passes to `update`: the values of the variables of Flax.
 
-    It stores each array of a state in a variable of a class of its own, `OptState`. Others are variables of the params,
-    for which a user's own loop has made the state.
+    It stores each array of a state in a variable of a class of its own, `OptState`. If the state has variables of
+    another class, a user's own loop has called `init` with variables, so `update` gets variables too.
     """
 
     def is_of_params(x: object) -> bool:
