@@ -113,6 +113,8 @@ def run_step_if(
         held = [None if like is None else jnp.zeros_like(x, like.dtype) for like, x in zip(likes, acc, strict=True)]
         return held, state, accumulate(acc)
 
+    # A loop of one turn or none changes the state, and writes the updates where the accumulator was. After it, `places`
+    # have the updates, if it ran, or still the accumulator.
     # In a shard_map, what is kept on some devices only differs between them.
     leaves, treedef = jtu.tree_flatten((state, acc))
     state, acc = treedef.unflatten([varying_over(x, varying_axes(should_step)) for x in leaves])
@@ -132,7 +134,7 @@ def run_step_if(
         return state, [place if u is None else u.astype(place.dtype) for place, u in zip(places, updates, strict=True)]
 
     state, places = run_if(should_step, body, (state, in_own_memory(places)))
-    # The sum is computed here, and in the loop again in the one step of k that runs it: XLA then adds and applies the
+    # If it did not run, this step only accumulates. The sum is computed here, and in the loop again in the one step of k that runs it: XLA then adds and applies the
     # updates in one pass over memory on TPUs and GPUs (tests/accelerators/test_multi_steps.py).
     sums = accumulate([place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
     only_accumulates = jnp.logical_not(should_step)
