@@ -106,6 +106,23 @@ def test_where_one_tree_is_nested_the_error_says_how_to_reach_it(name: str) -> N
     assert not report.fresh and all(map(np.all, jax.tree.leaves(got)))
 
 
+@pytest.mark.parametrize(
+    "old, advice", [({"m*": FILLED}, 'pass old["m*"]'), ({"x": {"m*": FILLED}}, None), (ones(2), "rename={'**': …, …}")]
+)
+def test_advice_on_a_key_with_a_star_and_on_a_bare_array_can_be_followed(old: Any, advice: str | None) -> None:
+    with pytest.raises(ValueError) as caught:
+        tk.graft(MODEL, old)
+    assert advice is None or advice in str(caught.value)
+    assert "**.m*" not in str(caught.value) and "rename={''" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.float32])
+def test_a_cast_that_would_change_values_is_named(dtype: Any) -> None:
+    old = {"a": jnp.full(2, 1000.5 if dtype == jnp.int8 else 1j)}
+    with pytest.raises(ValueError, match="which a cast would change"):
+        tk.graft({"a": jnp.ones(2, dtype)}, old, cast=True)
+
+
 def test_where_several_parts_of_a_checkpoint_fit_the_error_takes_none_of_them() -> None:
     old = {"params": FILLED, "opt_state": {"mu": FILLED, "nu": FILLED, "count": ones(())}}
     with pytest.raises(ValueError, match=r"in several places, below opt_state\.mu, opt_state\.nu, params:") as caught:

@@ -134,8 +134,8 @@ def run_step_if(
         return state, [place if u is None else u.astype(place.dtype) for place, u in zip(places, updates, strict=True)]
 
     state, places = run_if(should_step, body, (state, in_own_memory(places)))
-    # If it did not run, this step only accumulates. The sum is computed here, and in the one step of k that runs the loop
-    # there again: XLA then adds and applies the updates in one pass over memory on TPUs and GPUs
+    # If it did not run, this step only accumulates. The sum is computed here, and once in k steps in the loop too: XLA
+    # then adds and applies the updates in one pass over memory on TPUs and GPUs
     # (tests/accelerators/test_multi_steps.py).
     sums = accumulate([place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
     only_accumulates = jnp.logical_not(should_step)
