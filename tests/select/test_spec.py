@@ -103,6 +103,7 @@ class MaskModule(eqx.Module):
 MASK_FUNCTIONS: dict[str, Any] = {
     "function": lambda p: by_ndim(1, p),
     "functools.partial": functools.partial(by_ndim, 1),
+    "Partial without leaves": untyped.tree_util.Partial(functools.partial(by_ndim, 1)),
     "Partial of what masks are made of": untyped.tree_util.Partial(by_ndim, True),
     "bound method of a module": MaskModule(1.0).__call__,
     "module, with a bool too": MaskModule(jnp.array(1)),

@@ -93,13 +93,13 @@ def fit_spec(
         except ValueError:
             if not _may_be_called(spec, is_spec_leaf):
                 raise
-            if not jtu.tree_leaves(spec):
-                raise ValueError(f"{name}, of type {type(spec).__name__}, has no leaf: is each of them None?") from None
     try:
         result = spec(params)
     except Exception as error:
         if isinstance(spec, TreeSpec):  # a mask of treekit, whose own errors say what is wrong with it
             raise
+        if not is_function and not jtu.tree_leaves(spec):
+            raise ValueError(f"{name}, of type {type(spec).__name__}, has no leaf: is each of them None?") from None
         raise _error_of_function(error, params, name) from error
     fitted = _fit(result, params, is_spec_leaf, f"{name}(params)", hint)
     _refuse_leaf_predicate(spec, result, params, is_spec_leaf, name)

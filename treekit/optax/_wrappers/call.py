@@ -13,6 +13,7 @@ import optax
 
 from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
+from treekit._base.types import Params
 from treekit._select.spec import resolve_spec
 from treekit.optax._kernel.preserve import preserving_updates
 from treekit.optax._kernel.transformation import Core, core_of, own_core
@@ -139,7 +140,7 @@ def _convert(x: Any, role: Role, key: str, where: str) -> Any:
         return named_schedule(x, where)
     is_callable_tree = callable(x) and not jtu.all_leaves([x])
     if role == "params" and is_callable_tree:  # muon(muon_weight_dimension_numbers=tree)
-        return functools.partial(_call_or_resolve, x, key)
+        return functools.partial(_resolve, x, key)
     return x
 
 
@@ -153,14 +154,9 @@ def _inner_core(tx: object, where: str) -> Core:
     return preserving_updates(core) if is_treekits else core
 
 
-def _call_or_resolve(argument: Any, name: str, *args: Any) -> Any:
-    """Resolve an argument that Optax calls with the params, such as dimension numbers.
-
-    What it calls with several arguments is a function, such as the `measure` of `snapshot`.
-    """
-    if len(args) != 1:
-        return argument(*args)
-    return resolve_spec(argument, args[0], is_spec_leaf=_is_dimension_numbers, name=name)
+def _resolve(spec: object, name: str, params: Params) -> Any:
+    """Resolve an argument that Optax calls with the params, such as dimension numbers."""
+    return resolve_spec(spec, params, is_spec_leaf=_is_dimension_numbers, name=name)
 
 
 def _is_dimension_numbers(x: object) -> bool:
