@@ -132,7 +132,12 @@ USERS: dict[str, tuple[str, ...]] = {
         f"treekit.training.{path.stem}": ("treekit/training/__init__.py",)
         for path in PACKAGE.glob("training/_[a-z]*.py")
     },
-    "treekit.training._eight_bits": ("treekit/training/__init__.py", "treekit/training/_store.py"),
+    "treekit.training._eight_bits": (
+        "treekit/training/__init__.py",
+        "treekit/training/_rules.py",
+        "treekit/training/_store.py",
+    ),
+    "treekit.training._rules": ("treekit/training/_store.py",),
     "treekit.training._effects": ("treekit/training/_summary.py",),
     "treekit.training._hyperparams": ("treekit/training/__init__.py", "treekit/training/_summary.py"),
 }

@@ -386,3 +386,13 @@ def test_a_step_can_be_differentiated(state_dtype: Any) -> None:
 
     derivative = -0.75 if state_dtype is None else -0.5  # codes have none
     assert float(jax.grad(end)(jnp.float32(0.1))) / 64**2 == pytest.approx(derivative)
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_the_update_of_an_integer_without_the_params_is_a_float(rounding: Any) -> None:
+    """As in Optax."""
+    tx = training.store_state(optax.sgd(0.5), jnp.float32, rounding=rounding)
+    grads = {"w": jnp.full(2, 3)}
+    updates, _ = tx.update(grads, tx.init({"w": jnp.ones(2)}))
+    np.testing.assert_array_equal(updates["w"], -np.full(2, 1.5))
+    assert not updates["w"].weak_type

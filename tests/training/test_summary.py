@@ -14,6 +14,7 @@ from flax import nnx
 import treekit as tk
 from tests.optax import cases
 from tests.releases import keys, needs
+from tests.trees import untyped
 from treekit import optax as tko
 from treekit import training
 from treekit._base.key_path import flatten_with_names
@@ -415,3 +416,16 @@ def test_in_a_notebook_it_is_a_table() -> None:
     html = training.summary(tko.sgd(0.5), model)._repr_html_()
     assert html.count("<tr>") == 4 and html.count("<th ") == 7
     assert ">&lt;b&gt;</td>" in html and ">Config</td>" in html and html.endswith("state: 0 bytes</p>")
+
+
+def test_two_children_of_one_key_have_a_row_each() -> None:
+    class Twins:
+        def __init__(self, a: Any, b: Any) -> None:
+            self.a, self.b = a, b
+
+    key = jax.tree_util.GetAttrKey("x")
+    untyped.tree_util.register_pytree_with_keys(
+        Twins, lambda t: (((key, t.a), (key, t.b)), None), lambda _, children: Twins(*children)
+    )
+    shown = str(training.summary(optax.sgd(0.1), Twins(jnp.ones(2), jnp.ones(2, jnp.bfloat16))))
+    assert "f32[2]" in shown and "bf16[2]" in shown

@@ -15,23 +15,23 @@ In optimizer states, names depend on the wrappers. An example: from `masked(adam
 | label | the keys between the outermost state and the leaf's own, without indices and fields: that of a `partition` |
 | group | the states of one label, below the same keys |
 | sources, rivals | the old values that have the slot of a leaf; the new leaves that have it |
-| moment, companion | an array of one parameter, such as `mu`; any other array of a state, such as `count` |
+| moment, companion | an array of a parameter that has a name, such as `mu`; any other array, such as `count` |
 | fresh | of a new leaf: it keeps its own value |
 
-The rules:
+Rules 2 to 4 give a leaf its sources and its rivals. If these have the same names, the source of the leaf's name is
+taken, unless a moment of its group has another name in the old tree. Else one source must be left, or several that are
+equal, as counts often are.
 
 1. By name: any leaf, unless both are in optimizer states.
-2. A moment gets the old one with its label. If no old one has its label, labels that both trees have are left out: a
-   new group gets what an old group has that is not there any more.
+2. A moment gets the old one with its label. If no old one has it, the one whose label the new tree does not have: from
+   the labels x and y to x and z, the moments of z are those of y.
 3. A companion gets that of the old state
    a. from which the moments in its own state come;
    b. from which the moments in its group come, if its own state has no moments, as that of a schedule;
    c. with its label, as in rule 2, if there are no old moments below the same keys.
 4. A hyperparameter gets the old one with its label, unless the moments in its group come from other labels.
 
-Names decide first, if rivals and sources have the same, and no moment of the group has moved to another name. If they
-do not decide, and several sources are left, all must be equal, as counts often are. And where `rename` has moved a
-state to a place, what was there before does not count.
+`rename` changes the slot of a source, and not its state. What it moves to a slot replaces what was there.
 """
 
 import dataclasses
@@ -52,8 +52,8 @@ from treekit._graft.names import Source
 
 X = TypeVar("X", Leaf, Source)
 
-# The sources of new leaves. A leaf gets the first. The others are used up too: they are equal to it; or the leaf is
-# fresh, and uses up all that it might have got.
+# The sources of new leaves. A leaf gets the first. All of them count as used, since a strict graft lists the old values
+# that nothing used: those after the first are equal to it, or the leaf is fresh, and might have got any of them.
 Matches = dict[Leaf, list[Source]]
 
 
@@ -146,7 +146,8 @@ def _moments(states: _States) -> Matches:
 class _Origins(NamedTuple):
     """The old states from which moments come, of each new state and of each group of them.
 
-    A state is absent if it has no moments, and both are if there are no old moments below the same keys.
+    A state without moments is absent; so is one, or a group, if no old moments are below the same keys. For one whose
+    moments match nothing, the set is empty.
     """
 
     of_state: Mapping[StateNode, set[StateNode]]
@@ -215,9 +216,10 @@ def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], states: _
         return [named[leaf.name]]
     if leaf.name in states.fresh or not sources:
         return sources
-    # A count may be for several leaves. A moment may not: two that are equal are equal by chance, as zeros are.
+    # One count may be for several new leaves; of other arrays, each needs its own.
     is_count = np.ndim(leaf.value) == 0 and not issubdtype(dtype_of(leaf.value), jnp.inexact)
     are_enough = is_count or sum(x.name not in states.fresh for x in rivals) <= len(sources)
+    # Moments that are equal are so by chance, as zeros are.
     are_equal = len(sources) == 1 or (not leaf.slot.is_of_param and _have_same_values(sources))
     if are_enough and are_equal:
         return sources

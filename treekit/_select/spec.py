@@ -77,6 +77,14 @@ def fit_spec(
 ) -> FittedSpec:
     """Do what `resolve_spec` does, for params that have None for all other leaves, and fit the result to them.
 
+    | `spec` | what happens |
+    |---|---|
+    | a class | an error says what to pass instead |
+    | a function that is not a node | it is called |
+    | any other object that fits the params | it is used |
+    | a node that wraps a function, or is callable and has other leaves than a spec | it is called |
+    | anything else | the error of what does not fit |
+
     Args:
         spec: as in `resolve_spec`.
         params: the params.

@@ -67,9 +67,10 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
     def effect(x: object, one: Effect, other: Effect, is_frozen: bool) -> Effect:
         if not can_be_trained(x):
             return _no_effect(x)
-        if one != other:
-            same = _if_same(one.step, other.step), _if_same(one.decay, other.decay)
-            return Effect(*same, measured.why_they_differ)
+        if not (_are_alike(one.step, other.step) and _are_alike(one.decay, other.decay)):
+            steps, decays = (one.step, other.step), (one.decay, other.decay)
+            step, decay = (pair[0] if _are_alike(*pair) else None for pair in (steps, decays))
+            return Effect(step, decay, measured.why_they_differ)
         if one.step is None:
             return one._replace(note="is not finite")
         if one.decay is None:
@@ -134,10 +135,11 @@ def _no_effect(x: object) -> Effect:
     return Effect(None, None, "has no gradient" if is_parameter(x) else "not a parameter")
 
 
-def _if_same(first: float | None, second: float | None) -> float | None:
-    """Return a number if another one is about the same."""
-    is_same = first is not None and second is not None and math.isclose(first, second, rel_tol=1e-3)
-    return first if is_same else None
+def _are_alike(first: float | None, second: float | None) -> bool:
+    """Whether two numbers are about the same, or both unknown."""
+    if first is None or second is None:
+        return first is second
+    return math.isclose(first, second, rel_tol=1e-3)
 
 
 def _measure(tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None) -> list[Effect]:

@@ -1,47 +1,30 @@
 """`store_state`: choose the dtype and the rounding of a transformation's state.
 
-`_Rules` say in which dtype each array is stored. `_rounding_to_nearest` and `_rounding_at_random` return the two cores
+`_rules` say in which dtype each array is stored. `_rounding_to_nearest` and `_rounding_at_random` return the two cores
 that store state so. The codes of 8 bits are in `_eight_bits`.
 """
 
 import contextlib
 import itertools
-import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
-
-import jax
-from jax.typing import DTypeLike
+from typing import Any, Literal, NamedTuple, overload
 
 from treekit._arrays.codes import Codes, is_codes
 from treekit._arrays.map import dtype_preserving_tree_map
-from treekit._arrays.round import bits_like, hash_bits, is_inexact_dtype, round_by, widen
+from treekit._arrays.round import bits_like, hash_bits, round_by, widen
 from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import path_name
-from treekit._base.patterns import is_match
 from treekit._base.predicates import can_be_trained, is_narrow
-from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.preserve import like_updates, preserving
-from treekit.optax._kernel.state_map import Entry, map_state
+from treekit.optax._kernel.state_map import Entry
 from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
 from treekit.training._eight_bits import decoded, encode, is_code_dtype
-
-# One dtype for all floating-point state, or one for each accumulator, by name or by pattern. To mypy, a dict with names
-# and patterns has keys of type object.
-if TYPE_CHECKING:
-    StateDtype = DTypeLike | Mapping[Any, DTypeLike] | None
-else:
-    StateDtype = Any  # so that our own error, which names the entry, precedes that of a run-time checker
-
-_SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
-_FLOAT32 = untyped.ShapeDtypeStruct((), jnp.float32)
+from treekit.training._rules import Rules, StateDtype, dtype_if_array, path_of, with_entries
 
 
 class StochasticRoundingState(NamedTuple):
@@ -141,7 +124,7 @@ def store_state(
         raise ValueError(f"rounding must be 'nearest' or 'stochastic', found {describe_value(rounding)}")
     if type(seed) is not int:
         raise TypeError(f"seed must be an int, found {describe_value(seed)}")
-    rules, core = _Rules(dtype, rounding), core_of(inner)
+    rules, core = Rules(dtype, rounding), core_of(inner)
     if dtype is None and rounding == "nearest":
         return at_boundary(core)
     described = f"store_state(dtype={describe_value(dtype)}, rounding={rounding!r})"
@@ -150,153 +133,7 @@ def store_state(
     return at_boundary(_rounding_at_random(core, rules, described, seed))
 
 
-# ---------------------------------------------------------------------------------------------- the dtype of each array
-
-
-_Array: TypeAlias = tuple[Any, Entry]  # an array of a state, or its `Codes`, and what is known of it
-
-
-def _with_entries(state: OptState, params: Params) -> list[_Array]:
-    """Return each array of a state, with what is known of it."""
-    return list(zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True))
-
-
-def _path_of(x: object, entry: Entry) -> str:
-    return path_name(entry.path[:-1] if is_codes(x) else entry.path)
-
-
-class _Rules:
-    """In which dtype is each array of a state stored?
-
-    | an array | one dtype for all | its key has a dtype |
-    |---|---|---|
-    | complex | as it is | as it is; in a narrower dtype, refused |
-    | an average of params or a sum of gradients, in less than f32 | in f32 | refused |
-    | of shape () | as it is, if the dtype is narrower | in the dtype |
-    | small, in codes | | in f32 |
-    | any other with floats | in the dtype | in the dtype |
-    | of integers, or without a key | as it is | as it is |
-
-    Attributes:
-        for_all: one dtype for all floating-point state; None if the user named arrays.
-        by_key: a dtype for each field or pattern, in the order of the user.
-    """
-
-    def __init__(self, dtype: StateDtype, rounding: str) -> None:
-        given: Any = dtype
-        self.for_all: Any = None if is_mapping(given) else given
-        self.by_key: dict[Any, Any] = dict(given) if is_mapping(given) else {}
-        if self.for_all is not None:
-            _check_dtype(self.for_all, "dtype")
-        for key, each in self.by_key.items():
-            if not isinstance(key, (str, re.Pattern)):
-                raise TypeError(f"dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
-            if not is_code_dtype(each):
-                _check_dtype(each, f"dtype[{key!r}]")
-            elif rounding != "stochastic":
-                raise ValueError(
-                    f"dtype[{key!r}] is {jnp.dtype(each)}, which needs rounding='stochastic': rounded to nearest, a "
-                    "moment in 8 bits does not follow the gradients"
-                )
-
-    def stored_dtype(self, x: Any, entry: Entry) -> Any:
-        """Return the dtype in which an array is stored; None for a Python number."""
-        own = _FLOAT32.dtype if is_codes(x) else _dtype_if_array(x)  # codes are numbers of f32
-        if not _is_number(x) or issubdtype(own, jnp.complexfloating):
-            return own
-        if self.for_all is not None:
-            return self._dtype_for_all(own, entry, is_scalar=x.shape == ())
-        keys = self.keys_of(x, entry)
-        if not keys or self.why_refused(x, entry, self.by_key[keys[0]]):
-            return own
-        wanted = _canonical(self.by_key[keys[0]])
-        is_too_small = is_code_dtype(wanted) and math.prod(x.shape) < _SMALLEST
-        return jnp.promote_types(own, jnp.float32) if is_too_small else wanted
-
-    def _dtype_for_all(self, own: Any, entry: Entry, *, is_scalar: bool) -> Any:
-        wanted = _canonical(self.for_all)
-        if entry.field in entry.known.at_least_float32 and wanted.itemsize < 4:
-            return jnp.promote_types(own, jnp.float32)
-        if is_scalar and wanted.itemsize < own.itemsize:  # in bf16, b2 = 0.999 would be 1
-            return own
-        return wanted
-
-    def why_refused(self, x: Any, entry: Entry, dtype: DTypeLike) -> str:
-        """Say why an array is not stored in the dtype of its key; "" if it is."""
-        itemsize = _canonical(dtype).itemsize
-        if issubdtype(x.dtype, jnp.complexfloating) and x.dtype.itemsize > 2 * itemsize:  # it is two floats
-            return f"{x.dtype}, and complex numbers are not rounded"
-        if entry.field in entry.known.at_least_float32 and itemsize < 4:
-            return "an average of the params, or an accumulator of gradients, which needs float32 at least"
-        return ""
-
-    def keys_of(self, x: Any, entry: Entry) -> list[Any]:
-        """Return the keys that match an array, of which the first decides: patterns, and after them its field."""
-        if not _is_number(x):
-            return []
-        path = _path_of(x, entry)
-        patterns = [key for key in self.by_key if key != entry.field and is_match(key, path)]
-        return patterns + [key for key in self.by_key if key == entry.field]
-
-    def check_used(self, arrays: list[_Array]) -> None:
-        """Raise a ValueError for a key that matches nothing, decides about nothing, or asks for what cannot be."""
-        keys_of_each = [self.keys_of(*array) for array in arrays]
-        matched = {key for keys in keys_of_each for key in keys}
-        if unused := [key for key in self.by_key if key not in matched]:
-            raise _matches_nothing(unused, arrays)
-        for key, dtype in self.by_key.items():
-            decided = [array for array, keys in zip(arrays, keys_of_each, strict=True) if keys[:1] == [key]]
-            if not decided:
-                others = dict.fromkeys(keys[0] for keys in keys_of_each if key in keys)
-                raise ValueError(
-                    f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, others))} decides about all "
-                    "that it matches. The first pattern decides, and without one, the field"
-                )
-            reasons = [self.why_refused(*array, dtype) for array in decided]
-            if all(reasons):
-                raise ValueError(
-                    f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {_path_of(*decided[0])} is {reasons[0]}: leave {key!r} "
-                    "out"
-                )
-
-
-def _is_number(x: object) -> bool:
-    """Whether a rule may be about an array: it has floating-point or complex numbers, or the codes of some."""
-    return is_codes(x) or can_be_trained(x)
-
-
-def _dtype_if_array(x: Any) -> Any:
-    """Return the dtype of an array or of codes; None for a Python number, as a user may put into a state."""
-    return getattr(x, "dtype", None)
-
-
-def _check_dtype(dtype: DTypeLike, what: str) -> None:
-    if not is_inexact_dtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 16:
-        raise TypeError(
-            f"{what} must be a floating dtype of 16 bits or more, such as jnp.bfloat16, found {describe_value(dtype)}. "
-            "For 8 bits, name the moments: dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
-        )
-
-
-def _canonical(dtype: DTypeLike) -> Any:
-    """Return a dtype as JAX has it now: f32 for f64, unless x64 is enabled."""
-    return jax.dtypes.canonicalize_dtype(dtype)
-
-
-def _matches_nothing(keys: list[Any], arrays: list[_Array]) -> ValueError:
-    inexact = [(x, entry) for x, entry in arrays if _is_number(x)]
-    fields = ", ".join(sorted({entry.field for _, entry in inexact} - {""})) or "none"
-    example = f". A pattern matches a whole path of the state, such as {_path_of(*inexact[0])!r}" if inexact else ""
-    return ValueError(
-        f"dtype names {', '.join(map(repr, keys))}, which matches nothing in the state; its fields with "
-        f"floating-point arrays are {fields}{example}"
-    )
-
-
-# ------------------------------------------------------------------------------------------------------ init and update
-
-
-def _rounding_to_nearest(inner: Core, rules: _Rules, described: str) -> Core:
+def _rounding_to_nearest(inner: Core, rules: Rules, described: str) -> Core:
     """Return a core that stores the state of `inner` as the rules say, and computes in f32 at least."""
     inner_init, inner_update = inner
 
@@ -325,7 +162,7 @@ def _rounding_to_nearest(inner: Core, rules: _Rules, described: str) -> Core:
     return Core(init, update)
 
 
-def _rounding_at_random(inner: Core, rules: _Rules, described: str, seed: int) -> Core:
+def _rounding_at_random(inner: Core, rules: Rules, described: str, seed: int) -> Core:
     """Return a core that computes in f32, and rounds narrow state and updates stochastically."""
     inner_init, inner_update = preserving(inner)
 
@@ -341,7 +178,8 @@ def _rounding_at_random(inner: Core, rules: _Rules, described: str, seed: int) -
         inputs = widen(updates), widen(decoded(state.inner_state)), widen(params)
         new_updates, new_state = inner_update(*inputs, **extra)
         random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, state.rounding_count)
-        likes = like_updates(updates, params), state.inner_state
+        # Updates and state as one tree, in which each array has a number, and so bits of its own.
+        likes = like_updates(updates, params, new_updates), state.inner_state
         bits_of_each = bits_like(likes, random_bits, is_leaf=is_codes)
         rounded: Any = dtype_preserving_tree_map(
             _round_array, likes, (new_updates, new_state), bits_of_each, is_leaf=is_codes
@@ -351,7 +189,7 @@ def _rounding_at_random(inner: Core, rules: _Rules, described: str, seed: int) -
     return Core(init, update)
 
 
-def _wrong_class(state: OptState, rules: _Rules, init: Callable[[Any], Any], params: Params) -> StateError:
+def _wrong_class(state: OptState, rules: Rules, init: Callable[[Any], Any], params: Params) -> StateError:
     """Return the error of a state that stochastic rounding did not make."""
     advice = " Make it again with init"
     if _fits(state, init, params):
@@ -372,8 +210,8 @@ def _round_array(old: Any, new: Any, random_bits: Any) -> Any:
     return round_by(random_bits, new, old.dtype) if is_float else new
 
 
-# What the user calls the `store_state` whose `init` is running. So another one inside of it is found, which Optax may
-# hide in a closure, or a factory may make only when `init` calls that; and its state may look like any other.
+# What the user calls the `store_state` whose `init` is running: another one inside of it is found when its `init` runs.
+# Before that, nothing would find one that Optax hides in a closure, or that a factory makes when `init` calls it.
 _OUTER: ContextVar[str] = ContextVar("outer", default="")
 
 
@@ -392,27 +230,27 @@ def _init_inside(init: Callable[[Any], Any], params: Params, described: str) -> 
         _OUTER.reset(token)
 
 
-def _cast_first_state(state: OptState, rules: _Rules, params: Params) -> Any:
+def _cast_first_state(state: OptState, rules: Rules, params: Params) -> Any:
     """Cast the state that `init` made to the dtypes in which it is stored."""
-    arrays = _with_entries(state, params)
+    arrays = with_entries(state, params)
     if jtu.tree_leaves(params):  # a group of a partition may have none
         rules.check_used(arrays)
 
     def cast(x: Any, entry: Entry) -> Any:
         dtype = rules.stored_dtype(x, entry)
-        if dtype == _dtype_if_array(x):
+        if dtype == dtype_if_array(x):
             return x
         return Codes(encode(x, dtype)) if is_code_dtype(dtype) else lax.convert_element_type(x, dtype)
 
     return jtu.tree_structure(state).unflatten(itertools.starmap(cast, arrays))
 
 
-def _check_state(state: OptState, rules: _Rules, init: Callable[[Any], Any], params: Params) -> None:
+def _check_state(state: OptState, rules: Rules, init: Callable[[Any], Any], params: Params) -> None:
     """Raise an error where state was made without these rules: its dtypes would be kept silently."""
-    arrays = _with_entries(state, params)
+    arrays = with_entries(state, params)
     dtypes = [rules.stored_dtype(*array) for array in arrays]
     triples = [(x, entry, dtype) for (x, entry), dtype in zip(arrays, dtypes, strict=True)]
-    wrong = [each for each in triples if each[2] != _dtype_if_array(each[0])]
+    wrong = [each for each in triples if each[2] != dtype_if_array(each[0])]
     if not wrong:
         return
     advice = "Make it again with init"
@@ -420,7 +258,7 @@ def _check_state(state: OptState, rules: _Rules, init: Callable[[Any], Any], par
         advice += f", or convert it: {_conversion([(x, dtype) for x, _, dtype in wrong])}"
     x, entry, dtype = wrong[0]
     raise StateError(
-        f"this state has {x.dtype} at {_path_of(x, entry)}, where this transformation stores {dtype}. {advice}"
+        f"this state has {x.dtype} at {path_of(x, entry)}, where this transformation stores {dtype}. {advice}"
     )
 
 

@@ -339,6 +339,9 @@ def _group(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) -> 
         shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*keys, strict=False))
         yield ".".join(parts[0] for parts in shared), list(rows)
         return
+    if all(len(path) == depth for path in keys):  # a class may give two children one key
+        yield from ((".".join(path), [row]) for path, row in zip(keys, rows, strict=True))
+        return
     below: dict[str, list[int]] = {}
     for i, path in enumerate(keys):
         below.setdefault(path[depth], []).append(i)

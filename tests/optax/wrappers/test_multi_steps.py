@@ -514,3 +514,24 @@ def test_an_eager_step_that_holds_keeps_no_argument_alive(name: str) -> None:
         del batch, value_fn
     gc.collect()
     assert [ref() for ref in batches] == [None] * 3
+
+
+def test_the_mean_of_a_complex_param_keeps_its_imaginary_part_if_the_last_gradient_is_real() -> None:
+    params = jnp.zeros(2, jnp.complex64)
+    steps = tko.MultiSteps(tko.sgd(1.0), 2)
+    state = steps.init(params)
+    for grad in (jnp.full(2, 1 + 3j, jnp.complex64), jnp.full(2, 3.0)):
+        updates, state = steps.update(grad, state, params)
+    np.testing.assert_allclose(updates, -np.full(2, 2 + 1.5j))
+
+
+def test_a_complex_accumulator_of_real_params_is_real() -> None:
+    steps = tko.MultiSteps(tko.sgd(1.0), 2, accumulator_dtype=jnp.complex64)
+    state = steps.init({"w": jnp.ones(2), "c": jnp.ones(2, jnp.complex64)})
+    assert [x.dtype for x in (state.acc_grads["w"], state.acc_grads["c"])] == [jnp.float32, jnp.complex64]
+
+
+def test_a_weight_that_nothing_takes_is_an_error() -> None:
+    state = tko.MultiSteps(tko.sgd(1.0), 2).init(jnp.ones(2))
+    with pytest.raises(TypeError, match="weighted=True"):
+        tko.MultiSteps(tko.sgd(1.0), 2).update(jnp.ones(2), state, jnp.ones(2), weight=1.0)

@@ -217,3 +217,13 @@ def test_a_label_is_anything_that_can_be_a_key(one: Any, two: Any) -> None:
         assert [float(x[0]) for x in jax.tree.leaves(updates)] == [expected, 3.0, expected]
     names = tko.tree_map_params(tx, lambda _, name: name, state, {"a": "A", "b": ("B", "C")})
     assert optax.tree.get(names, "trace") == {"a": "A", "b": (optax.MaskedNode(), "C")}
+
+
+@pytest.mark.parametrize("keys", [("a", "b"), (0, 1)])
+def test_what_has_no_array_to_train_may_have_an_array_for_its_label(keys: Any) -> None:
+    """As labels that were made of the params by hand."""
+    first, second = keys
+    params = {"w": jnp.ones(2), "n": jnp.arange(3)}
+    tx = tko.partition({first: optax.sgd(1.0), second: optax.sgd(2.0)}, {"w": first, "n": np.arange(3)})
+    updates, _ = tx.update({"w": jnp.ones(2), "n": None}, tx.init(params), params)
+    np.testing.assert_array_equal(updates["w"], -np.ones(2))

@@ -29,6 +29,7 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     if is_known(flag):
         return f(carry) if flag else carry
     traced, consts = trace(f, carry)
+    # What varies over more devices may make the result vary over more of them, so this is repeated.
     while (varying := _varying_as(carry, flag, traced.like)) is not carry:
         carry = varying
         traced, consts = trace(f, carry)
@@ -65,7 +66,7 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
 
 
 def computed_once(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
-    """Return `f(carry)`, inside of a step that runs only where `flag` is true.
+    """Return `f(carry)`, where the flag is true, as inside of a step that runs only then.
 
     XLA computes a sum that has several readers, such as a clip by norm, again for each of them. It computes what a loop
     returns once, and in place (JAX 0.10.2, tests/accelerators/test_multi_steps.py).
@@ -113,8 +114,13 @@ def run_step_if(
         held = [None if like is None else jnp.zeros_like(x, like.dtype) for like, x in zip(likes, acc, strict=True)]
         return held, state, accumulate(acc)
 
-    # A loop of one turn or none changes the state, and writes the updates where the accumulator was. After it, `places`
-    # have the updates, if it ran, or still the accumulator.
+    # | | if it ran | if not |
+    # |---|---|---|
+    # | `state` | the new one | the old one |
+    # | `places`, after the loop | the updates, where the accumulator was | the accumulator before this step |
+    # | `sums` | not used | the accumulator after this step |
+    # | returned | the updates; zeros for the accumulator | zeros for the updates; the accumulator |
+    #
     # In a shard_map, what is kept on some devices only differs between them.
     leaves, treedef = jtu.tree_flatten((state, acc))
     state, acc = treedef.unflatten([varying_over(x, varying_axes(should_step)) for x in leaves])

@@ -86,17 +86,21 @@ def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
             )
     if _mixes_complex(likes):
         news = list(map(_real_where_real, likes, news))
+    return treedef.unflatten(cast_each(news, _wanted(grads, params, news), updates))
+
+
+def _wanted(grads: list[Any], params: Params, news: list[Any]) -> list[Any]:
+    """Return an array with the dtype that each new update gets; an update of an integer keeps the one that it has."""
     if params is None:
-        # The update of an integer has the dtype that it has.
-        wanted = [x if issubdtype(x.dtype, jnp.inexact) else new for x, new in zip(grads, news, strict=True)]
-    else:
-        wanted = list(map(_wider, grads, likes))
-    return treedef.unflatten(cast_each(news, wanted, updates))
+        pairs = zip(grads, news, strict=True)
+        return [x if issubdtype(x.dtype, jnp.inexact) or new is None else strengthen(new) for x, new in pairs]
+    return list(map(_wider, grads, jtu.tree_leaves(params)))
 
 
-def like_updates(updates: Updates, params: Params) -> Any:
+def like_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
     """Return a tree with the dtypes that `keep_updates` gives to updates; `store_state` rounds to them itself."""
-    return jtu.tree_map(_wider, updates, updates if params is None else params)
+    grads, treedef = jtu.tree_flatten(updates)
+    return treedef.unflatten(_wanted(grads, params, _parts_of_updates(updates, treedef, new_updates)))
 
 
 def is_complex(x: object) -> bool:

@@ -74,7 +74,7 @@ class MaskFunction:
         return jtu.tree_map(selected, mask, params), jtu.tree_map(rest, mask, params)
 
     def __eq__(self, other: object) -> bool:
-        # By `is`: the == of a mask of arrays is not a bool. A mask that is True is one object too.
+        # By `is`, since the == of a mask of arrays is not a bool. It works for the masks True and False too.
         return isinstance(other, MaskFunction) and self._name == other._name and self._mask is other._mask
 
     def __hash__(self) -> int:
@@ -114,7 +114,7 @@ def parts_by_label(labels: Labels, keys: frozenset[Any], params: Params) -> dict
 
     def in_part(key: object, label: object, part: PyTree) -> Any:
         # What has no array needs no label, and each part has it as it is.
-        return part if label == key or not is_label(label) else optax.MaskedNode()
+        return part if not is_label(label) or label == key else optax.MaskedNode()
 
     return {key: fitted.treedef.unflatten(in_part(key, *pair) for pair in fitted.pairs) for key in keys}
 

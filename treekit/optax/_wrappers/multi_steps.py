@@ -149,7 +149,10 @@ class MultiSteps(Generic[StepsState], _Base):
             return
         takes_weight = "weight" in inspect.signature(core_of(self._opt).update).parameters
         if not takes_weight and not any(map(_is_weighted, jtu.tree_leaves(state, is_leaf=_is_weighted))):
-            raise TypeError("this MultiSteps has no weights: MultiSteps(optimizer, k, weighted=True) has")
+            raise TypeError(
+                "this MultiSteps has no weights: MultiSteps(optimizer, k, weighted=True) has. If a transformation "
+                "inside of a chain or a wrapper takes a weight, which cannot be seen from here, give it another name"
+            )
 
     def gradient_transformation(self) -> GradientTransformation[StepsState]:
         """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""

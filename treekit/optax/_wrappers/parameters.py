@@ -106,19 +106,19 @@ _READ: weakref.WeakKeyDictionary[Callable[..., Any], Signature] = weakref.WeakKe
 
 def read_signature(factory: Callable[..., Any]) -> Signature:
     """Return a factory's signature, and what each of its parameters says; both are read once for each function."""
-    function = inspect.unwrap(factory, stop=lambda f: hasattr(f, "__signature__"))
     with contextlib.suppress(KeyError, TypeError):  # it is new, or cannot be a key
-        return _READ[function]
+        return _READ[factory]
     try:
         signature = inspect.signature(factory, eval_str=True)
     except Exception:  # one of the quoted annotations cannot be evaluated: each is evaluated alone
         signature = inspect.signature(factory)
+        function = inspect.unwrap(factory, stop=lambda f: hasattr(f, "__signature__"))  # whose annotations these are
         names = getattr(function, "__globals__", {})
         known = [x.replace(annotation=_evaluated(x.annotation, names)) for x in signature.parameters.values()]
         signature = signature.replace(parameters=known)
     read = signature, {name: Parameter.of(x) for name, x in signature.parameters.items()}
     with contextlib.suppress(TypeError):
-        _READ[function] = read
+        _READ[factory] = read
     return read
 
 

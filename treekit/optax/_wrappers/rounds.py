@@ -84,6 +84,8 @@ class Rounds:
         add, number_of = (_add_to_mean, _divisor) if self.mean else (_add_to_sum, _weight)
         numbers = {acc.dtype: number_of(step, acc) for acc in first_acc}  # one for each dtype of an accumulator
 
+        # `run_step_if` calls one of these: `accumulate` in a step that only accumulates, `inner_step` at the end of a
+        # round.
         def accumulate(acc: list[Any]) -> list[Any]:
             """Return the accumulator after this step."""
             pairs = zip(grads, acc, strict=True)
@@ -92,7 +94,7 @@ class Rounds:
         def inner_step(inner_state: OptState, acc: list[Any]) -> tuple[Any, Any]:
             """Return the updates of the inner transformation, in the shapes of the accumulator, and its state."""
             sums = computed_once(step.should_step, accumulate, acc)
-            of_round = treedef.unflatten(x.astype(grad.dtype) for grad, x in zip(grads, sums, strict=True))
+            of_round = treedef.unflatten(x.astype(_dtype_of_sum(grad, x)) for grad, x in zip(grads, sums, strict=True))
             new_updates, new_inner_state = self.inner.update(of_round, inner_state, params, **extra)
             return list(map(_broadcast_to, flatten_up_to(treedef, new_updates), acc)), new_inner_state
 
@@ -103,7 +105,15 @@ class Rounds:
         return treedef.unflatten(new_updates), new_state
 
     def _advance(self, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]) -> "_Step":
-        """Say how a step counts in its round."""
+        """Say how a step counts in its round.
+
+        | after a step that | mini_step | gradient_step | weight_sum |
+        |---|---|---|---|
+        | is skipped | as it was | as it was | as it was |
+        | is in the round | one more | as it was | more |
+        | ends the round | 0 | one more | more, until the next round begins |
+        | ends a round whose weights are all 0 | 0 | as it was | 0 |
+        """
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self.every_k
         if callable(k_steps):
@@ -157,7 +167,7 @@ class Rounds:
             # The default means float32 at least. Any other dtype is taken as it is, but complex for complex params.
             if self.accumulator_dtype == jnp.float32 or jnp.iscomplexobj(param):
                 return promoted_dtype(param, untyped.ShapeDtypeStruct((), self.accumulator_dtype))
-            return self.accumulator_dtype
+            return jnp.finfo(self.accumulator_dtype).dtype  # of a complex one, the dtype of its parts
 
         return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
 
@@ -168,7 +178,7 @@ class _Step(NamedTuple):
     Attributes:
         weight: the weight of its gradients.
         weight_sum: the sum of the weights in the round, this one included.
-        is_first: whether the sum was 0 before: what an earlier round has left is then discarded.
+        is_first: whether the sum of the weights was 0 before: what an earlier round has left is then discarded.
         should_step: whether the inner transformation runs, which it does at the end of a round in which there is
             something to step with.
         new_state: the state after the step, without the inner state and the accumulator.
@@ -179,6 +189,12 @@ class _Step(NamedTuple):
     is_first: Bool[Array, ""]
     should_step: Any
     new_state: Any
+
+
+def _dtype_of_sum(grad: HasDtype, acc: HasDtype) -> Any:
+    """Return the dtype in which the inner transformation gets a sum: that of the last gradient, or complex as it is."""
+    is_real = issubdtype(acc.dtype, jnp.complexfloating) and not issubdtype(grad.dtype, jnp.complexfloating)
+    return promoted_dtype(grad, acc) if is_real else grad.dtype
 
 
 def _check_accumulator(updates: Updates, grads: list[Any], accs: list[Any]) -> None:

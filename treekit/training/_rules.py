@@ -1,0 +1,171 @@
+"""In which dtype does `store_state` store each array of a state?"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jax
+from jax.typing import DTypeLike
+
+from treekit._arrays.codes import is_codes
+from treekit._arrays.round import is_inexact_dtype
+from treekit._base.describe import describe_value
+from treekit._base.dtype import issubdtype
+from treekit._base.jax import jnp, jtu
+from treekit._base.key_path import path_name
+from treekit._base.patterns import is_match
+from treekit._base.predicates import can_be_trained
+from treekit._base.tree import is_mapping
+from treekit._base.types import OptState, Params
+from treekit.optax._kernel.state_map import Entry, map_state
+from treekit.training._eight_bits import is_code_dtype
+
+# One dtype for all floating-point state, or one for each accumulator, by name or by pattern. To mypy, a dict with names
+# and patterns has keys of type object.
+if TYPE_CHECKING:
+    StateDtype = DTypeLike | Mapping[Any, DTypeLike] | None
+else:
+    StateDtype = Any  # so that our own error, which names the entry, precedes that of a run-time checker
+
+_SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
+
+
+_Array: TypeAlias = tuple[Any, Entry]  # an array of a state, or its `Codes`, and what is known of it
+
+
+def with_entries(state: OptState, params: Params) -> list[_Array]:
+    """Return each array of a state, with what is known of it."""
+    return list(zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True))
+
+
+def path_of(x: object, entry: Entry) -> str:
+    return path_name(entry.path[:-1] if is_codes(x) else entry.path)
+
+
+class Rules:
+    """In which dtype is each array of a state stored? `stored_dtype` says it, and `check_used` raises for keys.
+
+    | an array | one dtype for all | its key has a dtype |
+    |---|---|---|
+    | complex | as it is | as it is; in a narrower dtype, refused |
+    | an average of params or a sum of gradients, in less than f32 | in f32 | refused |
+    | of shape () | as it is, if the dtype is narrower | in the dtype |
+    | of fewer than 4,096 elements, in codes | cannot be | in f32 |
+    | any other with floats | in the dtype | in the dtype |
+    | of integers, or without a key | as it is | as it is |
+
+    Attributes:
+        for_all: one dtype for all floating-point state; None if the user named arrays.
+        by_key: a dtype for each field or pattern, in the order of the user.
+    """
+
+    def __init__(self, dtype: StateDtype, rounding: str) -> None:
+        given: Any = dtype
+        self.for_all: Any = None if is_mapping(given) else given
+        self.by_key: dict[Any, Any] = dict(given) if is_mapping(given) else {}
+        if self.for_all is not None:
+            _check_dtype(self.for_all, "dtype")
+        for key, each in self.by_key.items():
+            if not isinstance(key, (str, re.Pattern)):
+                raise TypeError(f"dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
+            if not is_code_dtype(each):
+                _check_dtype(each, f"dtype[{key!r}]")
+            elif rounding != "stochastic":
+                raise ValueError(
+                    f"dtype[{key!r}] is {jnp.dtype(each)}, which needs rounding='stochastic': rounded to nearest, a "
+                    "moment in 8 bits does not follow the gradients"
+                )
+
+    def stored_dtype(self, x: Any, entry: Entry) -> Any:
+        """Return the dtype in which an array is stored; None for a Python number."""
+        of_numbers = jnp.dtype(jnp.float32) if is_codes(x) else dtype_if_array(x)
+        if not _is_number(x) or issubdtype(of_numbers, jnp.complexfloating):
+            return of_numbers
+        if self.for_all is not None:
+            return self._dtype_for_all(of_numbers, entry, is_scalar=x.shape == ())
+        keys = self.keys_of(x, entry)
+        if not keys or self.why_refused(x, entry, self.by_key[keys[0]]):
+            return of_numbers
+        wanted = _canonical(self.by_key[keys[0]])
+        is_too_small = is_code_dtype(wanted) and math.prod(x.shape) < _SMALLEST
+        return jnp.promote_types(of_numbers, jnp.float32) if is_too_small else wanted
+
+    def _dtype_for_all(self, own: Any, entry: Entry, *, is_scalar: bool) -> Any:
+        wanted = _canonical(self.for_all)
+        if entry.field in entry.known.at_least_float32 and wanted.itemsize < 4:
+            return jnp.promote_types(own, jnp.float32)
+        if is_scalar and wanted.itemsize < own.itemsize:  # in bf16, b2 = 0.999 would be 1
+            return own
+        return wanted
+
+    def why_refused(self, x: Any, entry: Entry, dtype: DTypeLike) -> str:
+        """Say why an array is not stored in the dtype of its key; "" if it is."""
+        itemsize = _canonical(dtype).itemsize
+        if issubdtype(x.dtype, jnp.complexfloating) and x.dtype.itemsize > 2 * itemsize:  # it is two floats
+            return f"{x.dtype}, and complex numbers are not rounded"
+        if entry.field in entry.known.at_least_float32 and itemsize < 4:
+            return "an average of the params, or an accumulator of gradients, which needs float32 at least"
+        return ""
+
+    def keys_of(self, x: Any, entry: Entry) -> list[Any]:
+        """Return the keys that match an array, of which the first decides: patterns, and after them its field."""
+        if not _is_number(x):
+            return []
+        path = path_of(x, entry)
+        patterns = [key for key in self.by_key if key != entry.field and is_match(key, path)]
+        return patterns + [key for key in self.by_key if key == entry.field]
+
+    def check_used(self, arrays: list[_Array]) -> None:
+        """Raise a ValueError for a key that matches nothing, decides about nothing, or asks for what cannot be."""
+        keys_of_each = [self.keys_of(*array) for array in arrays]
+        matched = {key for keys in keys_of_each for key in keys}
+        if unused := [key for key in self.by_key if key not in matched]:
+            raise _matches_nothing(unused, arrays)
+        for key, dtype in self.by_key.items():
+            decided = [array for array, keys in zip(arrays, keys_of_each, strict=True) if keys[:1] == [key]]
+            if not decided:
+                others = dict.fromkeys(keys[0] for keys in keys_of_each if key in keys)
+                raise ValueError(
+                    f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, others))} decides about all "
+                    "that it matches. The first pattern decides, and without one, the field"
+                )
+            reasons = [self.why_refused(*array, dtype) for array in decided]
+            if all(reasons):
+                raise ValueError(
+                    f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {path_of(*decided[0])} is {reasons[0]}: leave {key!r} "
+                    "out"
+                )
+
+
+def _is_number(x: object) -> bool:
+    """Whether a rule may be about an array: it has floating-point or complex numbers, or the codes of some."""
+    return is_codes(x) or can_be_trained(x)
+
+
+def dtype_if_array(x: Any) -> Any:
+    """Return the dtype of an array or of codes; None for a Python number, as a user may put into a state."""
+    return getattr(x, "dtype", None)
+
+
+def _check_dtype(dtype: DTypeLike, what: str) -> None:
+    if not is_inexact_dtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 16:
+        raise TypeError(
+            f"{what} must be a floating dtype of 16 bits or more, such as jnp.bfloat16, found {describe_value(dtype)}. "
+            "For 8 bits, name the moments: dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
+        )
+
+
+def _canonical(dtype: DTypeLike) -> Any:
+    """Return a dtype as JAX has it now: f32 for f64, unless x64 is enabled."""
+    return jax.dtypes.canonicalize_dtype(dtype)
+
+
+def _matches_nothing(keys: list[Any], arrays: list[_Array]) -> ValueError:
+    inexact = [(x, entry) for x, entry in arrays if _is_number(x)]
+    fields = ", ".join(sorted({entry.field for _, entry in inexact} - {""})) or "none"
+    example = f". A pattern matches a whole path of the state, such as {path_of(*inexact[0])!r}" if inexact else ""
+    return ValueError(
+        f"dtype names {', '.join(map(repr, keys))}, which matches nothing in the state; its fields with "
+        f"floating-point arrays are {fields}{example}"
+    )
