@@ -1,7 +1,7 @@
 """Which names does a pattern match? Globs over the parts of a name, and regular expressions.
 
-To match, the first wildcard of a glob takes as little as it can, since that is fast. To rename, it takes as much as it
-can: then glob and name are read backwards, so that the last wildcard takes the least.
+Wildcards take as little as they can, from the first on, since that is fast. To rename, the first takes as much as it
+can: glob and name are then read backwards, so that the last wildcard takes the least.
 """
 
 import functools

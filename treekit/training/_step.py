@@ -8,7 +8,7 @@ from treekit._base.jax import jtu
 from treekit._base.types import Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.trained import trained
-from treekit.optax._kernel.transformation import State, TransformationOf
+from treekit.optax._kernel.types import State, TransformationOf
 from treekit.optax._wrappers.apply import apply_updates
 from treekit.optax._wrappers.multi_steps import MultiSteps
 

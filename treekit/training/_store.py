@@ -22,7 +22,8 @@ from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.preserve import like_updates, preserving
 from treekit.optax._kernel.state_map import Entry
-from treekit.optax._kernel.transformation import Core, GradientTransformation, S, core_of
+from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
+from treekit.optax._kernel.types import S
 from treekit.training._eight_bits import decoded, encode, is_code_dtype
 from treekit.training._rules import Rules, StateDtype, dtype_if_array, path_of, with_entries
 

@@ -13,9 +13,10 @@ from treekit._base.predicates import is_numeric_array, is_parameter
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
 from treekit.optax._kernel.extra_args import view_extra_args
-from treekit.optax._kernel.first_state import back_to_nnx, first_state, from_nnx
+from treekit.optax._kernel.first_state import first_state
 from treekit.optax._kernel.holes import is_hole, is_params_placeholder
 from treekit.optax._kernel.misfit import check_fit_if_integers, explained
+from treekit.optax._kernel.nnx import back_to_nnx, from_nnx
 from treekit.optax._kernel.notes import note_none, note_transformation
 from treekit.optax._kernel.preserve import is_complex, keep_state, keep_updates
 from treekit.optax._kernel.state_map import Entry, map_state

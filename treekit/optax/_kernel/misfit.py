@@ -38,12 +38,14 @@ def explained(
 ) -> Exception:
     """Return the error to raise for that of an update: a better one, or itself, perhaps with a note.
 
+    The first row that holds:
+
     | the state | the error |
     |---|---|
-    | does not fit | a StateError that lists what differs |
-    | fits, and there are no params | itself; with a note if the state does not fit the integers among the updates |
+    | is known not to fit | a StateError that lists what differs |
+    | any other, without the params | itself; with a note if the state does not fit the integers among the updates |
     | is not known to fit, and has the holes of a mask | itself, with a note on functions that look at values |
-    | else | one that names a gradient of another shape than its parameter, if there is such a gradient |
+    | any other | one that names a gradient of another shape than its parameter, if there is such a gradient |
 
     Args:
         error: the error of an update with this state.
@@ -54,7 +56,7 @@ def explained(
     """
     if isinstance(error, StateError):
         return error
-    like = trained(updates) if params is None else params
+    like = trained(updates) if params is None else params  # first without integers, as for a state made for params
     differences = _differences(init, state, like)
     is_known_to_fit = differences is not None and not differences
     if differences:

@@ -24,65 +24,18 @@ that they close over, to find the arrays among hyperparameters. So, in every cor
 import contextlib
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeGuard
 
 import optax
 from optax import GradientTransformationExtraArgs as _Base
 
 from treekit._base.describe import describe_value
-
-State = TypeVar("State")
-U = TypeVar("U")
-V_co = TypeVar("V_co", covariant=True)
-S_co = TypeVar("S_co", covariant=True)
-
-if TYPE_CHECKING:
-    # To type checkers, `GradientTransformation` is `GradientTransformation[Any]`. Python has defaults from 3.13 on.
-    from typing_extensions import TypeVar as TypeVarWithDefault
-
-    S = TypeVarWithDefault("S", default=Any)
-    # The parameter of `GradientTransformation`. Covariant, although `update` takes a state, since mypy would otherwise
-    # infer a dict of objects for a dict of transformations of several kinds.
-    State_co = TypeVarWithDefault("State_co", default=Any, covariant=True)
-else:
-    S = TypeVar("S")
-    State_co = TypeVar("State_co", covariant=True)
+from treekit.optax._kernel.types import InitFn, State_co, UpdateFn
 
 Core: TypeAlias = optax.GradientTransformationExtraArgs
 # The `update` and the core of each `init` that treekit has made. Not an attribute of the function, which
 # `functools.wraps` and `jax.jit` would copy to a function of the user's own.
 _CORES: weakref.WeakKeyDictionary[Callable[..., Any], tuple[Callable[..., Any], Core]] = weakref.WeakKeyDictionary()
-
-
-@runtime_checkable
-class TransformationOf(Protocol[State]):
-    """A `TransformationLike` whose state has this type; invariant, so that the state of another one is an error."""
-
-    @property
-    def init(self) -> Callable[[Any], State]: ...
-    @property
-    def update(self) -> Callable[Concatenate[Any, State, ...], tuple[Any, State]]: ...
-
-
-@runtime_checkable
-class InitFn(Protocol[S_co]):
-    """The `init` of a transformation, which takes params, or a raw model, and returns a state."""
-
-    def __call__(self, params: Any) -> S_co: ...
-
-
-@runtime_checkable
-class UpdateFn(Protocol[S]):
-    """The `update` of a transformation, which returns updates like those it receives, and a new state."""
-
-    def __call__(self, updates: U, state: S, params: Any = None, **extra_args: Any) -> tuple[U, S]: ...
-
-
-@runtime_checkable
-class ValueAndGradFn(Protocol[V_co]):
-    """What `value_and_grad_from_state` returns: takes params, returns a value and a gradient like the params."""
-
-    def __call__(self, params: U, *args: Any, state: Any, **kwargs: Any) -> tuple[V_co, U]: ...
 
 
 if TYPE_CHECKING:  # a class for `pyright --verifytypes`, which does not read Optax, as it has no py.typed
@@ -93,7 +46,7 @@ class GradientTransformation(_Base, Generic[State_co]):
     """A transformation that accepts raw models and preserves dtypes, like all that `treekit.optax` returns.
 
     It is one of Optax's, of two functions. Inside, it runs a *core*, which sees only the arrays that are trained. The
-    core is known by the functions, so one that JAX has rebuilt from them is the same transformation. Wrappers compose
+    core is found by the function `init`, so a transformation that JAX has rebuilt still has it. Wrappers compose
     cores: a gradient crosses the boundary once, however deeply transformations are nested.
 
     A function that accepts any optimizer, also one of plain Optax or a `MultiSteps`, annotates it with
@@ -146,8 +99,9 @@ def core_of(tx: object, name: str = "") -> Core:
     if core is not None:
         return core
     if isinstance(tx, optax.MultiSteps):
-        made = given.gradient_transformation()  # that of Optax's own drops extra arguments
-        return own_core(made) or optax.GradientTransformationExtraArgs(given.init, given.update)
+        made = own_core(given.gradient_transformation())
+        # That of Optax's own `MultiSteps` drops extra arguments, and its methods take them.
+        return made or optax.GradientTransformationExtraArgs(given.init, given.update)
     if not _is_transformation(tx):
         advice = (
             "Are the arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not "

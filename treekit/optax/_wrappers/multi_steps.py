@@ -16,7 +16,8 @@ from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, TransformationLike
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve import preserving
-from treekit.optax._kernel.transformation import Core, GradientTransformation, U, core_of
+from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
+from treekit.optax._kernel.types import U
 from treekit.optax._wrappers.rounds import Rounds, WeightedMultiStepsState, is_int
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
