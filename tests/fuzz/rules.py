@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.trees import untyped
 
-from .cases import PLAIN, Case, case_of
+from .cases import PLAIN, WRAPPER, Case, case_of
 from .laws import Failure, described, failures
 
 
@@ -31,6 +31,9 @@ RULES = {
     ),
     "inject_hyperparams holds numbers in f32 at least; Optax in the params' dtype (docs/guides/from_optax.md).": (
         Rule(PLAIN, "inject_hyperparams.* on .*(float16|float8)", "(?s)^(?!.*raises).*: at |lax.clamp requires")
+    ),
+    "inject_hyperparams computes with float8 in f32, since JAX does not mix it; in float8, Optax's adam is NaN.": (
+        Rule(WRAPPER, "float8", "(?s)^o.inject_hyperparams.*: at ")
     ),
     "A rate that is real stays real; Optax's inject_hyperparams stores it in the dtype of complex params.": (
         Rule(PLAIN, "inject_hyperparams", r"(?s)\.hyperparams\[.*dtypes float32 and complex64")

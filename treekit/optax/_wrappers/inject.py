@@ -75,8 +75,9 @@ def inject_hyperparams(
     Returns:
         A function with the signature of `inner_factory`; the state of the transformation that it returns is an
         `optax.InjectStatefulHyperparamsState`. `training.get_hyperparams` and `set_hyperparams` read and change
-        its hyperparameters. If `jax_numpy_dtype_promotion` is "strict" and the dtypes of hyperparameters and params
-        differ, those of less than 32 bits are cast to float32 for the update, and so are the gradients and the state.
+        its hyperparameters. Where JAX does not mix their dtypes (float8 with any other; with
+        `jax_numpy_dtype_promotion` "strict", any two), hyperparameters, params, gradients and state of less than 32
+        bits are cast to float32 for the update.
 
     Raises:
         ValueError: `static_args` or `only` names a parameter that `inner_factory` does not have, or both name the same
