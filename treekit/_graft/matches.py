@@ -1,37 +1,44 @@
 """Match the leaves of both trees by four rules: the first, and then, for each other leaf, one of the other three.
 
-In optimizer states, names depend on the wrappers. An example: from `masked(adam)` to
-`partition({"x": inject_hyperparams(adam), …})`, a new state has the leaves
-
-| leaf | slot | label | gets |
-|---|---|---|---|
-| `inner_states.x.….0.mu.w` | `ScaleByAdamState`, `mu.w` | x | `inner_state.0.mu.w`: only one tree has the label x (2) |
-| `inner_states.x.….0.count` | `ScaleByAdamState`, `count` | x | `inner_state.0.count`, from where mu comes (3a) |
-| `inner_states.x.….learning_rate` | …, `hyperparams.learning_rate` | x | nothing: no old one has the label x (4) |
+In optimizer states, names depend on the wrappers. There, leaves are matched by these:
 
 | word | what it means |
 |---|---|
 | slot | what is the same in both trees: the keys above the outermost state; the class, the field, the parameter |
 | label | the keys between the outermost state and the leaf's own, without indices and fields: that of a `partition` |
 | group | the states of one label, below the same keys |
-| sources, rivals | the old values that have the slot of a leaf; the new leaves that have it |
 | moment, companion | an array of a parameter that has a name, such as `mu`; any other array, such as `count` |
-| fresh | of a new leaf: it keeps its own value |
+| rivals, candidates | the new leaves, and the old values, that have the slot of a leaf |
+| sources | the candidates that a rule leaves |
 
-Rules 2 to 4 give a leaf its sources and its rivals. If these have the same names, the source of the leaf's name is
-taken, unless a moment of its group has another name in the old tree. Else one source must be left, or several that are
-equal, as counts often are.
+For example, from `masked(inject_hyperparams(adam))`, in which labels are empty, to
+`partition({"x": inject_hyperparams(adam)})`, in which they are x. Each of these leaves has one candidate, that of the
+same field of the same class:
+
+| a leaf of the new state | gets its candidate? |
+|---|---|
+| `ScaleByAdamState.mu.w` | yes: the new tree lacks the label of the old one, and the old tree x (2) |
+| `ScaleByAdamState.count` | yes: mu comes from its state (3a) |
+| `hyperparams.learning_rate` | no: it has another label (4) |
 
 1. By name: any leaf, unless both are in optimizer states.
-2. A moment gets the old one with its label. If no old one has it, the one whose label the new tree does not have: from
-   the labels x and y to x and z, the moments of z are those of y.
-3. A companion gets that of the old state
+2. A moment gets the candidate with its label. If none has it, those whose labels the new tree lacks: from the labels x
+   and y to x and z, the moments of z are those of y.
+3. A companion gets the candidate in the old state
    a. from which the moments in its own state come;
    b. from which the moments in its group come, if its own state has no moments, as that of a schedule;
    c. with its label, as in rule 2, if there are no old moments below the same keys.
-4. A hyperparameter gets the old one with its label, unless the moments in its group come from other labels.
+4. A hyperparameter gets the candidate with its label, unless the moments in its group come from other labels.
 
-`rename` changes the slot of a source, and not its state. What it moves to a slot replaces what was there.
+If a rule leaves several sources:
+
+- Names decide, if sources and rivals have the same. Not if a moment of the group has another name in the old tree: then
+  names mean something else there.
+- A fresh leaf, which keeps its own value, uses up all of them.
+- Equal values decide, as counts often are. Moments do not: they are equal by chance, as zeros are. One count may be for
+  several new leaves; of other arrays, each needs its own.
+
+`rename` changes the slot of an old value, and not its state. What it moves to a slot replaces what was there.
 """
 
 import dataclasses
@@ -94,22 +101,22 @@ class _States:
     fresh: Container[str]
 
     @functools.cached_property
-    def renamed_groups(self) -> set[Group]:
+    def groups_with_other_names(self) -> set[Group]:
         """The groups with a moment that has another name in the old tree, so that names do not decide."""
         options = [(leaf, self.of_label(leaf)[1]) for leaf in self.leaves if leaf.slot.is_of_param]
         return {leaf.state.group for leaf, sources in options if len(sources) == 1 and sources[0].name != leaf.name}
 
     def of_slot(self, leaf: Leaf) -> tuple[list[Leaf], list[Source]]:
-        """Return the rivals and the sources of a leaf."""
+        """Return the rivals and the candidates of a leaf."""
         return self.ours[leaf.slot], self.theirs.get(leaf.slot, [])
 
     def of_label(self, leaf: Leaf) -> tuple[list[Leaf], list[Source]]:
-        """Return those with its label; if no source has it, those with labels that only one of the trees has."""
-        rivals, sources = self.of_slot(leaf)
-        ours, theirs = {x.state.labels for x in rivals}, {x.state.labels for x in sources}
+        """Return those with its label; if no candidate has it, those with labels that only one of the trees has."""
+        rivals, candidates = self.of_slot(leaf)
+        ours, theirs = {x.state.labels for x in rivals}, {x.state.labels for x in candidates}
         if leaf.state.labels in theirs:
-            return _labelled(rivals, {leaf.state.labels}), _labelled(sources, {leaf.state.labels})
-        return _labelled(rivals, ours - theirs), _labelled(sources, theirs - ours)
+            return _labelled(rivals, {leaf.state.labels}), _labelled(candidates, {leaf.state.labels})
+        return _labelled(rivals, ours - theirs), _labelled(candidates, theirs - ours)
 
 
 def _by_slot(leaves: Iterable[X]) -> dict[Slot, list[X]]:
@@ -146,8 +153,11 @@ def _moments(states: _States) -> Matches:
 class _Origins(NamedTuple):
     """The old states from which moments come, of each new state and of each group of them.
 
-    A state without moments is absent; so is one, or a group, if no old moments are below the same keys. For one whose
-    moments match nothing, the set is empty.
+    | a state, or a group | its entry |
+    |---|---|
+    | without moments, or without old moments below the same keys | none |
+    | with moments that match nothing | an empty set |
+    | any other | the old states of what its moments match |
     """
 
     of_state: Mapping[StateNode, set[StateNode]]
@@ -171,14 +181,14 @@ def _companions(states: _States, origins: _Origins) -> Matches:
     """Match the rest of each state, which follows its moments (rule 3)."""
     matches: Matches = {}
     for leaf in [x for x in states.leaves if not (x.slot.is_of_param or x.slot.is_hyperparam)]:
-        rivals, sources = states.of_slot(leaf)
+        rivals, candidates = states.of_slot(leaf)
         if leaf.state in origins.of_state:
-            # 3a: from where the moments in its state come.
-            rivals, sources = [leaf], [x for x in sources if x.state in origins.of_state[leaf.state]]
+            # 3a: from where the moments in its own state come, which are of no other new leaf.
+            rivals, sources = [leaf], [x for x in candidates if x.state in origins.of_state[leaf.state]]
         elif leaf.state.group in origins.of_group:
-            # 3b: its state has no moments: from where those in its group come.
+            # 3b: from where the moments in its group come.
             labels = {state.labels for state in origins.of_group[leaf.state.group]}
-            rivals, sources = _labelled(rivals, {leaf.state.labels}), _labelled(sources, labels)
+            rivals, sources = _labelled(rivals, {leaf.state.labels}), _labelled(candidates, labels)
         else:
             # 3c: no old moments are below the same keys.
             rivals, sources = states.of_label(leaf)
@@ -193,8 +203,8 @@ def _hyperparams(states: _States, origins: _Origins) -> Matches:
         label, group = leaf.state.labels, leaf.state.group
         of_moments = {state.labels for state in origins.of_group.get(group, ())}
         if group not in origins.of_group or label in of_moments:
-            rivals, sources = states.of_slot(leaf)
-            matches[leaf] = _decide(leaf, _labelled(rivals, {label}), _labelled(sources, {label}), states)
+            rivals, candidates = states.of_slot(leaf)
+            matches[leaf] = _decide(leaf, _labelled(rivals, {label}), _labelled(candidates, {label}), states)
     return matches
 
 
@@ -207,19 +217,17 @@ def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], states: _
     Args:
         leaf: the leaf.
         rivals: the new leaves that the sources are for, this one included.
-        sources: the old values that it may get.
+        sources: what its rule leaves.
         states: which leaves are fresh, and which groups have other names.
     """
     named = {x.name: x for x in sources}
-    names_decide = leaf.state.group not in states.renamed_groups and named.keys() == {x.name for x in rivals}
+    names_decide = leaf.state.group not in states.groups_with_other_names and named.keys() == {x.name for x in rivals}
     if names_decide:
         return [named[leaf.name]]
     if leaf.name in states.fresh or not sources:
         return sources
-    # One count may be for several new leaves; of other arrays, each needs its own.
     is_count = np.ndim(leaf.value) == 0 and not issubdtype(dtype_of(leaf.value), jnp.inexact)
     are_enough = is_count or sum(x.name not in states.fresh for x in rivals) <= len(sources)
-    # Moments that are equal are so by chance, as zeros are.
     are_equal = len(sources) == 1 or (not leaf.slot.is_of_param and _have_same_values(sources))
     if are_enough and are_equal:
         return sources
@@ -227,6 +235,7 @@ def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], states: _
 
 
 def _have_same_values(sources: Sequence[Source]) -> bool:
+    """Whether sources, each a leaf or several that `rename` stacks, are known to be equal."""
     values = [[leaf.value for leaf in x.leaves] for x in sources]
     if any(is_traced(x) or isinstance(x, jax.ShapeDtypeStruct) for xs in values for x in xs):
         return False

@@ -20,12 +20,20 @@ from treekit._select.filter import TreeSpec, filter
 def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:
     """Return `spec` if it is a tree, such as a mask; if it is a function of the params, return its result.
 
-    1. A node that is a prefix of the params is returned itself, callable or not. So is a leaf that is not a function:
-       it is the value for all params. Mappings fit by their keys, whatever their classes, and get those of the params;
-       a variable of Flax fits as its value.
-    2. A function, a node that wraps one, or a callable node with a leaf that is not a spec leaf, is called with the
-       params, in which leaves that cannot be parameters are None.
-    3. Anything else is an error.
+    The first row that holds:
+
+    | `spec` | what happens |
+    |---|---|
+    | a class | an error says what to pass instead |
+    | a function that is not a node | it is called |
+    | any other object that fits the params | it is returned, callable or not |
+    | a node that wraps a function, or whose leaves are all callable | it is called |
+    | a callable node with a leaf that is not a spec leaf | it is called |
+    | any other | an error says where it does not fit |
+
+    What is a prefix tree of the params fits: a leaf is a value for all of them. Mappings fit by their keys, whatever
+    their classes, and get those of the params; a variable of Flax fits as its value. What is called receives the
+    params, in which leaves that cannot be parameters are None.
 
     Leaves of the params that cannot be parameters (functions, strings, keys, objects) do not count in comparing: a mask
     made from a filtered model fits the raw one, and the reverse.
@@ -75,15 +83,7 @@ class FittedSpec(NamedTuple):
 def fit_spec(
     spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str, hint: str = ""
 ) -> FittedSpec:
-    """Do what `resolve_spec` does, for params that have None for all other leaves, and fit the result to them.
-
-    | `spec` | what happens |
-    |---|---|
-    | a class | an error says what to pass instead |
-    | a function that is not a node | it is called |
-    | any other object that fits the params | it is used |
-    | a node that wraps a function, or is callable and has other leaves than a spec | it is called |
-    | anything else | the error of what does not fit |
+    """Do what the table of `resolve_spec` says, for params that have None for all other leaves; fit the result to them.
 
     Args:
         spec: as in `resolve_spec`.
@@ -98,7 +98,7 @@ def fit_spec(
     if not is_function:
         try:
             return _fit(spec, params, is_spec_leaf, name, hint)
-        except ValueError:
+        except ValueError:  # it does not fit, so it is called, if it may be
             if not _may_be_called(spec, is_spec_leaf):
                 raise
     try:
@@ -107,7 +107,9 @@ def fit_spec(
         if isinstance(spec, TreeSpec):  # a mask of treekit, whose own errors say what is wrong with it
             raise
         if not is_function and not jtu.tree_leaves(spec):
-            raise ValueError(f"{name}, of type {type(spec).__name__}, has no leaf: is each of them None?") from None
+            raise ValueError(
+                f"{name}, of type {type(spec).__name__}, has no leaf: are all of its fields None?"
+            ) from None
         raise _error_of_function(error, params, name) from error
     fitted = _fit(result, params, is_spec_leaf, f"{name}(params)", hint)
     _refuse_leaf_predicate(spec, result, params, is_spec_leaf, name)
@@ -115,7 +117,10 @@ def fit_spec(
 
 
 def _may_be_called(spec: Any, is_spec_leaf: Callable[[Any], bool]) -> bool:
-    """Whether a node that does not fit is called: it wraps a function, or is callable and has other leaves."""
+    """Whether a node that does not fit is called, as the table of `resolve_spec` says.
+
+    One without leaves is too: all of none are callable.
+    """
     is_of_spec_leaves = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
     return is_truly_callable(spec) or (callable(spec) and not is_of_spec_leaves)
 
@@ -185,8 +190,8 @@ def _fit(spec: object, tree: PyTree, is_spec_leaf: Callable[[Any], bool], name: 
     try:
         parts = flatten_up_to(treedef, tree)
     except ValueError as error:
-        # It may fit in the mappings that the tree has, as a dict for an `nnx.State`, or without variables of Flax. Both
-        # leave what they have changed as it is, so this ends.
+        # It may fit in the mappings that the tree has, as a dict for an `nnx.State`, or without variables of Flax.
+        # Applied again, neither changes anything, so this ends.
         changed = in_nodes_of(like=tree, tree=spec)
         if changed is spec and has_variables(spec):
             changed = values_of_variables(spec)

@@ -40,20 +40,24 @@ def with_entries(state: OptState, params: Params) -> list[_Array]:
 
 
 def path_of(x: object, entry: Entry) -> str:
-    return path_name(entry.path[:-1] if is_codes(x) else entry.path)
+    return path_name(entry.path[:-1] if is_codes(x) else entry.path)  # the entry is of the array in the `Codes`
 
 
 class Rules:
     """In which dtype is each array of a state stored? `stored_dtype` says it, and `check_used` raises for keys.
 
+    The first row that holds:
+
     | an array | one dtype for all | its key has a dtype |
     |---|---|---|
-    | complex | as it is | as it is; in a narrower dtype, refused |
-    | an average of params or a sum of gradients, in less than f32 | in f32 | refused |
-    | of shape () | as it is, if the dtype is narrower | in the dtype |
-    | of fewer than 4,096 elements, in codes | cannot be | in f32 |
-    | any other with floats | in the dtype | in the dtype |
     | of integers, or without a key | as it is | as it is |
+    | complex | as it is | as it is; refused, if the dtype is narrower |
+    | an average of params or a sum of gradients, in less than f32 | in f32 | as it is; refused |
+    | of fewer than 4,096 elements, in codes | cannot be | in f32 |
+    | of shape () | as it is, if the dtype is narrower | in the dtype |
+    | any other | in the dtype | in the dtype |
+
+    Where all arrays about which a key decides are refused, `check_used` raises.
 
     Attributes:
         for_all: one dtype for all floating-point state; None if the user named arrays.
@@ -100,7 +104,7 @@ class Rules:
         return wanted
 
     def why_refused(self, x: Any, entry: Entry, dtype: DTypeLike) -> str:
-        """Say why an array is not stored in the dtype of its key; "" if it is."""
+        """Say why an array is refused by the dtype of its key; "" if it is not."""
         itemsize = _canonical(dtype).itemsize
         if issubdtype(x.dtype, jnp.complexfloating) and x.dtype.itemsize > 2 * itemsize:  # it is two floats
             return f"{x.dtype}, and complex numbers are not rounded"

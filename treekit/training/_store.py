@@ -1,7 +1,8 @@
 """`store_state`: choose the dtype and the rounding of a transformation's state.
 
-`_rules` say in which dtype each array is stored. `_rounding_to_nearest` and `_rounding_at_random` return the two cores
-that store state so. The codes of 8 bits are in `_eight_bits`.
+`_rules` say in which dtype each array is stored. `_rounding_to_nearest` returns a core whose results are cast by what
+is around it, as those of any core are; `_rounding_at_random` one that rounds its results itself. The codes of 8 bits
+are in `_eight_bits`.
 """
 
 import contextlib
@@ -93,9 +94,9 @@ def store_state(
             `treekit.path_mask`: a glob such as "**.mu.embed.**", or a compiled regular expression, that matches the
             whole key path in the state, "0.mu.embed.table". The first pattern that matches decides; without one, the
             field.
-        rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in the dtypes
-            that it receives; if there is a `dtype`, in f32 and in that dtype at least. "stochastic": it computes
-            in f32 at least, and the results are rounded at random.
+        rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in the dtypes that
+            it receives. With a `dtype`, it computes in f32 at least, and in that dtype at least. "stochastic": it
+            computes in f32 at least, and the results are rounded at random.
         seed: determines the random bits, together with the numbers of the update and of the leaf. So a run can be
             repeated, stopped and resumed, on any number of devices. Use another seed for each such transformation.
 
@@ -156,7 +157,7 @@ def _rounding_to_nearest(inner: Core, rules: Rules, described: str) -> Core:
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         _check_state(state, rules, inner_init, updates if params is None else params)
         inputs = at_least_for_all(widen(updates)), widen(state), at_least_for_all(widen(params))
-        # Whoever contains this core casts: the boundary all, a chain the updates that its next link receives.
+        # What is around this core casts the results: the boundary both, a chain the updates that its next link gets.
         out: tuple[Any, Any] = inner_update(*inputs, **extra)
         return out
 
@@ -211,8 +212,8 @@ def _round_array(old: Any, new: Any, random_bits: Any) -> Any:
     return round_by(random_bits, new, old.dtype) if is_float else new
 
 
-# What the user calls the `store_state` whose `init` is running: another one inside of it is found when its `init` runs.
-# Before that, nothing would find one that Optax hides in a closure, or that a factory makes when `init` calls it.
+# What the user calls the `store_state` whose `init` is running. Another one inside of it is found when its `init` runs
+# too. It can only be found then, since Optax may hide it in a closure, or a factory may make it late.
 _OUTER: ContextVar[str] = ContextVar("outer", default="")
 
 
@@ -251,7 +252,7 @@ def _check_state(state: OptState, rules: Rules, init: Callable[[Any], Any], para
     arrays = with_entries(state, params)
     dtypes = [rules.stored_dtype(*array) for array in arrays]
     triples = [(x, entry, dtype) for (x, entry), dtype in zip(arrays, dtypes, strict=True)]
-    wrong = [each for each in triples if each[2] != dtype_if_array(each[0])]
+    wrong = [(x, entry, dtype) for x, entry, dtype in triples if dtype != dtype_if_array(x)]
     if not wrong:
         return
     advice = "Make it again with init"

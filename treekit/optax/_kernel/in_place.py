@@ -29,7 +29,8 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     if is_known(flag):
         return f(carry) if flag else carry
     traced, consts = trace(f, carry)
-    # What varies over more devices may make the result vary over more of them, so this is repeated.
+    # In a shard_map, the carry has to vary between all devices between which the result does. That may make the result
+    # vary between more of them, so it is repeated until nothing changes.
     while (varying := _varying_as(carry, flag, traced.like)) is not carry:
         carry = varying
         traced, consts = trace(f, carry)
@@ -66,7 +67,7 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
 
 
 def computed_once(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
-    """Return `f(carry)`, where the flag is true, as inside of a step that runs only then.
+    """Return `f(carry)`. The caller knows that the flag is true, and XLA does not.
 
     XLA computes a sum that has several readers, such as a clip by norm, again for each of them. It computes what a loop
     returns once, and in place (JAX 0.10.2, tests/accelerators/test_multi_steps.py).
@@ -92,8 +93,8 @@ def run_step_if(
 ) -> tuple[Any, Any, Any]:
     """Run `inner_step` if `should_step` is true, else only accumulate.
 
-    The updates take the place of the accumulator, which is not needed after the step. In memory of their own, zeros
-    would have to be written in each step that only accumulates.
+    The updates take the place of the accumulator, which is not needed after the step. If they had memory of their own,
+    each step that only accumulates would have to fill it with zeros.
 
     Args:
         should_step: whether to run the step; a bool of shape ().
@@ -121,12 +122,12 @@ def run_step_if(
     # | `sums` | not used | the accumulator after this step |
     # | returned | the updates; zeros for the accumulator | zeros for the updates; the accumulator |
     #
-    # In a shard_map, what is kept on some devices only differs between them.
+    # If the devices of a shard_map disagree about `should_step`, so they do about the state and the accumulator.
     leaves, treedef = jtu.tree_flatten((state, acc))
     state, acc = treedef.unflatten([varying_over(x, varying_axes(should_step)) for x in leaves])
     step, consts = trace(inner_step, state, acc)
     likes = step.like[0]
-    # In a dtype that holds the updates too, which most have already.
+    # In a dtype that holds the updates too. Few need another one than they have.
     places = [
         x if like is None or like.dtype == x.dtype else x.astype(promoted_dtype(x, like))
         for x, like in zip(acc, likes, strict=True)

@@ -42,9 +42,9 @@ def explained(
 
     | the state | the error |
     |---|---|
-    | is known not to fit | a StateError that lists what differs |
+    | does not fit | a StateError that lists what differs |
     | any other, without the params | itself; with a note if the state does not fit the integers among the updates |
-    | is not known to fit, and has the holes of a mask | itself, with a note on functions that look at values |
+    | cannot be compared, and has the holes of a mask | itself, with a note on functions that look at values |
     | any other | one that names a gradient of another shape than its parameter, if there is such a gradient |
 
     Args:
@@ -58,7 +58,6 @@ def explained(
         return error
     like = trained(updates) if params is None else params  # first without integers, as for a state made for params
     differences = _differences(init, state, like)
-    is_known_to_fit = differences is not None and not differences
     if differences:
         hint = _hint(updates, params)
         return _state_error(init, state, like, differences, hint, f"\nIt led to {describe_error(error)}")
@@ -66,7 +65,8 @@ def explained(
         if _differences(init, state, updates):
             error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
         return error
-    if not is_known_to_fit and any(map(_is_masked, jtu.tree_leaves(state, is_leaf=_is_masked))):
+    fit_is_unknown = differences is None
+    if fit_is_unknown and any(map(_is_masked, jtu.tree_leaves(state, is_leaf=_is_masked))):
         error.add_note(
             "Does a function that returns a mask or labels look at values? It is called with the params in init, and "
             "with the updates in update, where it must select the same leaves: let it look at shapes and dtypes"

@@ -1,4 +1,4 @@
-"""Flax NNX hands a state back in nodes of its own: into those that `init` makes, and back."""
+"""Flax NNX returns a state in nodes of its own: a core gets those that `init` makes, and Flax gets its own again."""
 
 import contextlib
 from collections.abc import Callable

@@ -3,8 +3,9 @@
 Each gradient has a weight, and a round the sum of its weights so far. Without weights, each gradient has the weight 1,
 and that sum is `mini_step`, the number of earlier steps in the round. A gradient that is skipped has the weight 0.
 
-The mean is updated, and nothing is summed, as by Welford: mean + (gradient - mean) / divisor, where the divisor is the
-sum of the weights over the weight. So no number is k times as large as a gradient.
+A mean is updated, and gradients are not summed, as by Welford: mean + (gradient - mean) / divisor, where the divisor is
+the sum of the weights over the weight. So no number is k times as large as a gradient. With `use_grad_mean=False`, they
+are summed.
 """
 
 import dataclasses
@@ -74,22 +75,22 @@ class Rounds:
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         step = self._advance(updates, state, params, extra)
         if self.weighted:
-            extra = {**extra, "weight": step.weight_sum}
+            extra = {**extra, "weight": step.weight_sum}  # the inner transformation may weigh rounds
         grads, treedef = jtu.tree_flatten(updates)
-        first_acc = strengthen_all(treedef.flatten_up_to(state.acc_grads))
-        _check_accumulator(updates, grads, first_acc)
-        # A gradient of weight 0 may be NaN. Where no step has that weight, nothing is selected by it.
-        may_be_skipped = self.weighted or self.should_skip is not None
-        is_skipped = step.weight == 0 if may_be_skipped else None
+        acc_before = strengthen_all(treedef.flatten_up_to(state.acc_grads))
+        _check_accumulator(updates, grads, acc_before)
+        # A gradient without weight may be NaN. Where every gradient has one, a select by it is left out.
+        may_lack_weight = self.weighted or self.should_skip is not None
+        has_no_weight = step.weight == 0 if may_lack_weight else None
         add, number_of = (_add_to_mean, _divisor) if self.mean else (_add_to_sum, _weight)
-        numbers = {acc.dtype: number_of(step, acc) for acc in first_acc}  # one for each dtype of an accumulator
+        numbers = {acc.dtype: number_of(step, acc) for acc in acc_before}  # one for each dtype of an accumulator
 
         # `run_step_if` calls one of these: `accumulate` in a step that only accumulates, `inner_step` at the end of a
         # round.
         def accumulate(acc: list[Any]) -> list[Any]:
             """Return the accumulator after this step."""
             pairs = zip(grads, acc, strict=True)
-            return [add(is_skipped, step.is_first, numbers[x.dtype], grad, x) for grad, x in pairs]
+            return [add(has_no_weight, step.is_first, numbers[x.dtype], grad, x) for grad, x in pairs]
 
         def inner_step(inner_state: OptState, acc: list[Any]) -> tuple[Any, Any]:
             """Return the updates of the inner transformation, in the shapes of the accumulator, and its state."""
@@ -99,7 +100,7 @@ class Rounds:
             return list(map(_broadcast_to, flatten_up_to(treedef, new_updates), acc)), new_inner_state
 
         new_updates, new_inner_state, new_acc = run_step_if(
-            step.should_step, accumulate, inner_step, strengthen_all(state.inner_opt_state), first_acc
+            step.should_step, accumulate, inner_step, strengthen_all(state.inner_opt_state), acc_before
         )
         new_state = step.new_state._replace(inner_opt_state=new_inner_state, acc_grads=treedef.unflatten(new_acc))
         return treedef.unflatten(new_updates), new_state
@@ -178,7 +179,7 @@ class _Step(NamedTuple):
     Attributes:
         weight: the weight of its gradients.
         weight_sum: the sum of the weights in the round, this one included.
-        is_first: whether the sum of the weights was 0 before: what an earlier round has left is then discarded.
+        is_first: whether the sum of the weights was 0 before. Then the accumulator is replaced, not added to.
         should_step: whether the inner transformation runs, which it does at the end of a round in which there is
             something to step with.
         new_state: the state after the step, without the inner state and the accumulator.
@@ -192,9 +193,12 @@ class _Step(NamedTuple):
 
 
 def _dtype_of_sum(grad: HasDtype, acc: HasDtype) -> Any:
-    """Return the dtype in which the inner transformation gets a sum: that of the last gradient, or complex as it is."""
-    is_real = issubdtype(acc.dtype, jnp.complexfloating) and not issubdtype(grad.dtype, jnp.complexfloating)
-    return promoted_dtype(grad, acc) if is_real else grad.dtype
+    """Return the dtype in which the inner transformation gets what was accumulated: that of the last gradient.
+
+    But complex where it is complex, also if the last gradient is real.
+    """
+    would_be_cut = issubdtype(acc.dtype, jnp.complexfloating) and not issubdtype(grad.dtype, jnp.complexfloating)
+    return promoted_dtype(grad, acc) if would_be_cut else grad.dtype
 
 
 def _check_accumulator(updates: Updates, grads: list[Any], accs: list[Any]) -> None:
@@ -211,10 +215,10 @@ def _check_accumulator(updates: Updates, grads: list[Any], accs: list[Any]) -> N
 def _divisor(step: _Step, acc: HasDtype) -> Any:
     """Return what the difference to the mean is divided by, sum / weight, for an accumulator of this dtype."""
     wide = promoted_dtype(step.weight, acc)  # float16 cannot represent 100,000 tokens
-    is_skipped = step.weight == 0
+    has_no_weight = step.weight == 0
     # Also where the result is not chosen, a derivative of 0 / 0 is NaN.
-    ratio = step.weight_sum.astype(wide) / jnp.where(is_skipped, 1, step.weight).astype(wide)
-    return jnp.where(is_skipped, 1, ratio).astype(acc.dtype)
+    ratio = step.weight_sum.astype(wide) / jnp.where(has_no_weight, 1, step.weight).astype(wide)
+    return jnp.where(has_no_weight, 1, ratio).astype(acc.dtype)
 
 
 def _weight(step: _Step, acc: HasDtype) -> Any:
@@ -223,30 +227,30 @@ def _weight(step: _Step, acc: HasDtype) -> Any:
 
 
 def _add_one_to_mean(
-    is_skipped: Bool[Array, ""] | None,
+    has_no_weight: Bool[Array, ""] | None,
     is_first: Bool[Array, ""],
     divisor: Shaped[Array, ""],
     grad: Shaped[Array, "*shape"],
     acc: Shaped[Array, "*shape"],
 ) -> Any:
     grad = grad.astype(acc.dtype)
-    return _selected(is_skipped, is_first, grad, acc + (grad - acc) / divisor, acc)
+    return _selected(has_no_weight, is_first, grad, acc + (grad - acc) / divisor, acc)
 
 
 def _add_one_to_sum(
-    is_skipped: Bool[Array, ""] | None,
+    has_no_weight: Bool[Array, ""] | None,
     is_first: Bool[Array, ""],
     weight: Shaped[Array, ""],
     grad: Shaped[Array, "*shape"],
     acc: Shaped[Array, "*shape"],
 ) -> Any:
     term = (weight * grad.astype(acc.dtype)).astype(acc.dtype)
-    return _selected(is_skipped, is_first, term, acc + term, acc)
+    return _selected(has_no_weight, is_first, term, acc + term, acc)
 
 
-def _selected(is_skipped: Bool[Array, ""] | None, is_first: Bool[Array, ""], first: Any, more: Any, acc: Any) -> Any:
+def _selected(has_no_weight: Bool[Array, ""] | None, is_first: Bool[Array, ""], first: Any, more: Any, acc: Any) -> Any:
     new = lax.select(is_first, first, more)  # not added to zero, so that -0.0 is preserved
-    return new if is_skipped is None else lax.select(is_skipped, acc, new)
+    return new if has_no_weight is None else lax.select(has_no_weight, acc, new)
 
 
 # Traced once for each shape, and inlined, so that the program is that of the function itself.
