@@ -220,6 +220,11 @@ CONVERTED: dict[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
             optimizer.init(WIDE)._replace(inner_state=state), optimizer.init(WIDE)
         ),
     ),
+    "from codes for one moment": (
+        stochastic(tko.adam(0.1), dtype={"mu": jnp.float32, "nu": jnp.uint8}),
+        stochastic(tko.adam(0.1), dtype=CODES),
+        lambda optimizer, state: training.encode_state(training.decode_state(state), optimizer.init(WIDE)),
+    ),
     "from codes": (
         stochastic(tko.adam(0.1)),
         stochastic(tko.adam(0.1), dtype=CODES),

@@ -7,7 +7,8 @@ In optimizer states, names depend on the wrappers. There, leaves are matched by 
 | slot | what is the same in both trees: the keys above the outermost state; the class, the field, the parameter |
 | label | the keys between the outermost state and the leaf's own, without indices and fields: that of a `partition` |
 | group | the states of one label, below the same keys |
-| moment, companion | an array of a parameter that has a name, such as `mu`; any other array, such as `count` |
+| moment | an array of a parameter that has a name, such as `mu` |
+| companion | any other array that is not a hyperparameter, such as `count` |
 | rivals, candidates | the new leaves, and the old values, that have the slot of a leaf |
 | sources | the candidates that a rule leaves |
 
@@ -17,20 +18,20 @@ same field of the same class:
 
 | a leaf of the new state | gets its candidate? |
 |---|---|
-| `ScaleByAdamState.mu.w` | yes: the new tree lacks the label of the old one, and the old tree x (2) |
+| `ScaleByAdamState.mu.w` | yes: no rival has the label of the candidate, and no candidate has x (2) |
 | `ScaleByAdamState.count` | yes: mu comes from its state (3a) |
 | `hyperparams.learning_rate` | no: it has another label (4) |
 
 1. By name: any leaf, unless both are in optimizer states.
-2. A moment gets the candidate with its label. If none has it, those whose labels the new tree lacks: from the labels x
-   and y to x and z, the moments of z are those of y.
+2. A moment gets the candidate with its label. If none has it, those whose labels no rival has: from the labels x and y
+   to x and z, the moments of z are those of y.
 3. A companion gets the candidate in the old state
    a. from which the moments in its own state come;
    b. from which the moments in its group come, if its own state has no moments, as that of a schedule;
-   c. with its label, as in rule 2, if there are no old moments below the same keys.
+   c. with its label, as in rule 2, if its group has no moments, or no old moments are below the same keys.
 4. A hyperparameter gets the candidate with its label, unless the moments in its group come from other labels.
 
-If a rule leaves several sources:
+If several sources or rivals are left:
 
 - Names decide, if sources and rivals have the same. Not if a moment of the group has another name in the old tree: then
   names mean something else there.
@@ -183,14 +184,14 @@ def _companions(states: _States, origins: _Origins) -> Matches:
     for leaf in [x for x in states.leaves if not (x.slot.is_of_param or x.slot.is_hyperparam)]:
         rivals, candidates = states.of_slot(leaf)
         if leaf.state in origins.of_state:
-            # 3a: from where the moments in its own state come, which are of no other new leaf.
+            # 3a: from where the moments in its own state come. So this leaf has no rivals.
             rivals, sources = [leaf], [x for x in candidates if x.state in origins.of_state[leaf.state]]
         elif leaf.state.group in origins.of_group:
             # 3b: from where the moments in its group come.
             labels = {state.labels for state in origins.of_group[leaf.state.group]}
             rivals, sources = _labelled(rivals, {leaf.state.labels}), _labelled(candidates, labels)
         else:
-            # 3c: no old moments are below the same keys.
+            # 3c: its group has no moments, or no old ones are below the same keys.
             rivals, sources = states.of_label(leaf)
         matches[leaf] = _decide(leaf, rivals, sources, states)
     return matches

@@ -10,7 +10,7 @@ from treekit._base.dtype import dtype_of
 from treekit._base.flax import has_variables, values_of_variables
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
-from treekit._base.predicates import can_be_trained, is_parameter, is_truly_callable
+from treekit._base.predicates import can_be_trained, is_parameter, is_traced, is_truly_callable
 from treekit._base.tree import in_nodes_of
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
 from treekit._compare.prefix import flatten_up_to, prefix_mismatch
@@ -83,7 +83,7 @@ class FittedSpec(NamedTuple):
 def fit_spec(
     spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str, hint: str = ""
 ) -> FittedSpec:
-    """Do what the table of `resolve_spec` says, for params that have None for all other leaves; fit the result to them.
+    """Do what the table of `resolve_spec` says, for params with None for what cannot be one; fit the result to them.
 
     Args:
         spec: as in `resolve_spec`.
@@ -119,7 +119,8 @@ def fit_spec(
 def _may_be_called(spec: Any, is_spec_leaf: Callable[[Any], bool]) -> bool:
     """Whether a node that does not fit is called, as the table of `resolve_spec` says.
 
-    One without leaves is too: all of none are callable.
+    `is_truly_callable` is true of a node that wraps a function, or whose leaves are all callable: also of a callable
+    node without leaves.
     """
     is_of_spec_leaves = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
     return is_truly_callable(spec) or (callable(spec) and not is_of_spec_leaves)
@@ -157,6 +158,8 @@ def _refuse_leaf_predicate(
         try:
             answer = spec(leaf)
         except Exception:  # a function of the tree may raise anything for a leaf
+            return
+        if is_traced(answer) or is_traced(result):
             return
         if is_spec_leaf(answer) and answer is not None and bool(answer != result):
             is_mask = isinstance(answer, bool)

@@ -31,10 +31,10 @@ else:
 _SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
 
 
-_Array: TypeAlias = tuple[Any, Entry]  # an array of a state, or its `Codes`, and what is known of it
+_Pair: TypeAlias = tuple[Any, Entry]  # an array of a state, or its `Codes`, and what is known of it
 
 
-def with_entries(state: OptState, params: Params) -> list[_Array]:
+def with_entries(state: OptState, params: Params) -> list[_Pair]:
     """Return each array of a state, with what is known of it."""
     return list(zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True))
 
@@ -46,18 +46,18 @@ def path_of(x: object, entry: Entry) -> str:
 class Rules:
     """In which dtype is each array of a state stored? `stored_dtype` says it, and `check_used` raises for keys.
 
-    The first row that holds:
+    The first row that holds. Refused means that an array stays as it is, and that `check_used` raises if all arrays
+    about which a key decides are.
 
     | an array | one dtype for all | its key has a dtype |
     |---|---|---|
-    | of integers, or without a key | as it is | as it is |
+    | of integers | as it is | as it is |
+    | without a key | | as it is |
     | complex | as it is | as it is; refused, if the dtype is narrower |
-    | an average of params or a sum of gradients, in less than f32 | in f32 | as it is; refused |
-    | of fewer than 4,096 elements, in codes | cannot be | in f32 |
+    | an average of params or a sum of gradients, in less than f32 | in f32 at least | refused |
+    | of fewer than 4,096 elements, whose key asks for codes | | in f32 at least |
     | of shape () | as it is, if the dtype is narrower | in the dtype |
     | any other | in the dtype | in the dtype |
-
-    Where all arrays about which a key decides are refused, `check_used` raises.
 
     Attributes:
         for_all: one dtype for all floating-point state; None if the user named arrays.
@@ -83,17 +83,17 @@ class Rules:
 
     def stored_dtype(self, x: Any, entry: Entry) -> Any:
         """Return the dtype in which an array is stored; None for a Python number."""
-        of_numbers = jnp.dtype(jnp.float32) if is_codes(x) else dtype_if_array(x)
-        if not _is_number(x) or issubdtype(of_numbers, jnp.complexfloating):
-            return of_numbers
+        own = jnp.dtype(jnp.float32) if is_codes(x) else dtype_if_array(x)  # that of the numbers, not of their codes
+        if not _is_number(x) or issubdtype(own, jnp.complexfloating):
+            return own
         if self.for_all is not None:
-            return self._dtype_for_all(of_numbers, entry, is_scalar=x.shape == ())
+            return self._dtype_for_all(own, entry, is_scalar=x.shape == ())
         keys = self.keys_of(x, entry)
         if not keys or self.why_refused(x, entry, self.by_key[keys[0]]):
-            return of_numbers
+            return own
         wanted = _canonical(self.by_key[keys[0]])
         is_too_small = is_code_dtype(wanted) and math.prod(x.shape) < _SMALLEST
-        return jnp.promote_types(of_numbers, jnp.float32) if is_too_small else wanted
+        return jnp.promote_types(own, jnp.float32) if is_too_small else wanted
 
     def _dtype_for_all(self, own: Any, entry: Entry, *, is_scalar: bool) -> Any:
         wanted = _canonical(self.for_all)
@@ -120,21 +120,21 @@ class Rules:
         patterns = [key for key in self.by_key if key != entry.field and is_match(key, path)]
         return patterns + [key for key in self.by_key if key == entry.field]
 
-    def check_used(self, arrays: list[_Array]) -> None:
+    def check_used(self, arrays: list[_Pair]) -> None:
         """Raise a ValueError for a key that matches nothing, decides about nothing, or asks for what cannot be."""
-        keys_of_each = [self.keys_of(*array) for array in arrays]
+        keys_of_each = [self.keys_of(*pair) for pair in arrays]
         matched = {key for keys in keys_of_each for key in keys}
         if unused := [key for key in self.by_key if key not in matched]:
             raise _matches_nothing(unused, arrays)
         for key, dtype in self.by_key.items():
-            decided = [array for array, keys in zip(arrays, keys_of_each, strict=True) if keys[:1] == [key]]
+            decided = [pair for pair, keys in zip(arrays, keys_of_each, strict=True) if keys[:1] == [key]]
             if not decided:
                 others = dict.fromkeys(keys[0] for keys in keys_of_each if key in keys)
                 raise ValueError(
                     f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, others))} decides about all "
                     "that it matches. The first pattern decides, and without one, the field"
                 )
-            reasons = [self.why_refused(*array, dtype) for array in decided]
+            reasons = [self.why_refused(*pair, dtype) for pair in decided]
             if all(reasons):
                 raise ValueError(
                     f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {path_of(*decided[0])} is {reasons[0]}: leave {key!r} "
@@ -165,7 +165,7 @@ def _canonical(dtype: DTypeLike) -> Any:
     return jax.dtypes.canonicalize_dtype(dtype)
 
 
-def _matches_nothing(keys: list[Any], arrays: list[_Array]) -> ValueError:
+def _matches_nothing(keys: list[Any], arrays: list[_Pair]) -> ValueError:
     inexact = [(x, entry) for x, entry in arrays if _is_number(x)]
     fields = ", ".join(sorted({entry.field for _, entry in inexact} - {""})) or "none"
     example = f". A pattern matches a whole path of the state, such as {path_of(*inexact[0])!r}" if inexact else ""

@@ -157,7 +157,8 @@ def _rounding_to_nearest(inner: Core, rules: Rules, described: str) -> Core:
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         _check_state(state, rules, inner_init, updates if params is None else params)
         inputs = at_least_for_all(widen(updates)), widen(state), at_least_for_all(widen(params))
-        # What is around this core casts the results: the boundary both, a chain the updates that its next link gets.
+        # What is around this core casts the results: the boundary casts updates and state, a chain casts the updates
+        # that its next link gets.
         out: tuple[Any, Any] = inner_update(*inputs, **extra)
         return out
 
@@ -257,27 +258,32 @@ def _check_state(state: OptState, rules: Rules, init: Callable[[Any], Any], para
         return
     advice = "Make it again with init"
     if _fits(state, init, params):
-        advice += f", or convert it: {_conversion([(x, dtype) for x, _, dtype in wrong])}"
+        has_codes = any(dtype is not None and is_code_dtype(dtype) for dtype in dtypes)
+        advice += f", or convert it: {_conversion([(x, dtype) for x, _, dtype in wrong], has_codes=has_codes)}"
     x, entry, dtype = wrong[0]
     raise StateError(
         f"this state has {x.dtype} at {path_of(x, entry)}, where this transformation stores {dtype}. {advice}"
     )
 
 
-def _conversion(wrong: list[tuple[Any, Any]]) -> str:
-    """Say what converts a state, given the arrays that have another dtype than they should have, and that.
+def _conversion(wrong: list[tuple[Any, Any]], *, has_codes: bool) -> str:
+    """Say what converts a state, given each array that is stored in a wrong dtype, with the right one.
 
-    First codes become numbers of f32, then numbers are cast, or become codes.
+    First all codes become numbers of f32, then numbers are cast, or become codes.
+
+    Args:
+        wrong: those arrays, and dtypes.
+        has_codes: whether the state shall have codes, of these arrays or of others.
     """
     state = "training.decode_state(state)" if any(is_codes(x) for x, _ in wrong) else "state"
-    if any(is_code_dtype(dtype) for _, dtype in wrong):
+    if has_codes:
         return f"training.encode_state({state}, optimizer.init(params))"
     are_right_then = all(is_codes(x) and dtype == jnp.float32 for x, dtype in wrong)
     return state if are_right_then else f"treekit.graft(optimizer.init(params), {state}, cast=True)[0]"
 
 
 def _fits(state: OptState, init: Callable[[Any], Any], params: Params) -> bool:
-    """Whether a state, without codes, has the structure of the one that `init` makes."""
+    """Whether a state, once it is decoded, has the structure of the one that `init` makes."""
     with contextlib.suppress(Exception):  # codes that were cast cannot be decoded, and init may raise anything
         wanted = untyped.eval_shape(init, params)
         return bool(jtu.tree_structure(decoded(state)) == jtu.tree_structure(wanted))

@@ -141,7 +141,7 @@ def run_step_if(
         return state, [place if u is None else u.astype(place.dtype) for place, u in zip(places, updates, strict=True)]
 
     state, places = run_if(should_step, body, (state, in_own_memory(places)))
-    # If it did not run, this step only accumulates. The sum is computed here, and once in k steps in the loop too: XLA
+    # If it did not run, this step only accumulates. The sum is computed here, and by the loop too when it runs: XLA
     # then adds and applies the updates in one pass over memory on TPUs and GPUs
     # (tests/accelerators/test_multi_steps.py).
     sums = accumulate([place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
@@ -159,7 +159,7 @@ def is_known(flag: object) -> bool:
 
 
 def in_own_memory(arrays: list[Any]) -> list[Any]:
-    """Return arrays for a loop to change in place, which are arguments of the program, in memory of its own on CPUs.
+    """Return arguments of the program for a loop to change in place: on CPUs, copies of them.
 
     There, XLA would copy an argument in every step, slowly, if what the loop returns is read twice; an operation that
     changes nothing gives the loop an array of its own (JAX 0.10.2, tests/optax/whole/test_cost.py). On TPUs and GPUs
@@ -213,6 +213,6 @@ def trace(f: Callable[..., Any], *args: object) -> tuple[Traced, Any]:
     """
     under_jit = any(map(is_traced, jtu.tree_leaves(args)))
     closed, like = untyped.make_jaxpr(untyped.jit(f) if under_jit else f, return_shape=True)(*args)
-    # As of JAX 0.12, a jaxpr contains its constants, and is made again without.
+    # As of JAX 0.12, a jaxpr contains its constants: it is made again, without them.
     jaxpr = jax.extend.core.ClosedJaxpr(closed, []) if closed.jaxpr is closed else closed.jaxpr
     return Traced(jaxpr, like), closed.consts

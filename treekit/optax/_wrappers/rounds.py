@@ -1,11 +1,11 @@
 """The core of `MultiSteps`: how does a step count in its round, and what is accumulated?
 
-Each gradient has a weight, and a round the sum of its weights so far. Without weights, each gradient has the weight 1,
-and that sum is `mini_step`, the number of earlier steps in the round. A gradient that is skipped has the weight 0.
+Each gradient has a weight, and each round has the sum of its weights so far. Without weights, each gradient has the
+weight 1, and that sum is `mini_step`, the number of earlier steps in the round. A gradient that is skipped has the
+weight 0.
 
 A mean is updated, and gradients are not summed, as by Welford: mean + (gradient - mean) / divisor, where the divisor is
-the sum of the weights over the weight. So no number is k times as large as a gradient. With `use_grad_mean=False`, they
-are summed.
+sum / weight. So no number is k times as large as a gradient. With `use_grad_mean=False`, they are summed.
 """
 
 import dataclasses
@@ -79,22 +79,22 @@ class Rounds:
         grads, treedef = jtu.tree_flatten(updates)
         acc_before = strengthen_all(treedef.flatten_up_to(state.acc_grads))
         _check_accumulator(updates, grads, acc_before)
-        # A gradient without weight may be NaN. Where every gradient has one, a select by it is left out.
+        # A gradient without weight may be NaN. If every gradient has one, this is None, and a select is left out.
         may_lack_weight = self.weighted or self.should_skip is not None
         has_no_weight = step.weight == 0 if may_lack_weight else None
-        add, number_of = (_add_to_mean, _divisor) if self.mean else (_add_to_sum, _weight)
-        numbers = {acc.dtype: number_of(step, acc) for acc in acc_before}  # one for each dtype of an accumulator
+        add, factor_of = (_add_to_mean, _divisor) if self.mean else (_add_to_sum, _weight)
+        factors = {acc.dtype: factor_of(step, acc) for acc in acc_before}  # one for each dtype of an accumulator
 
         # `run_step_if` calls one of these: `accumulate` in a step that only accumulates, `inner_step` at the end of a
         # round.
         def accumulate(acc: list[Any]) -> list[Any]:
             """Return the accumulator after this step."""
             pairs = zip(grads, acc, strict=True)
-            return [add(has_no_weight, step.is_first, numbers[x.dtype], grad, x) for grad, x in pairs]
+            return [add(has_no_weight, step.is_first, factors[x.dtype], grad, x) for grad, x in pairs]
 
         def inner_step(inner_state: OptState, acc: list[Any]) -> tuple[Any, Any]:
             """Return the updates of the inner transformation, in the shapes of the accumulator, and its state."""
-            sums = computed_once(step.should_step, accumulate, acc)
+            sums = computed_once(step.should_step, accumulate, acc)  # also if `inner` reads it several times
             of_round = treedef.unflatten(x.astype(_dtype_of_sum(grad, x)) for grad, x in zip(grads, sums, strict=True))
             new_updates, new_inner_state = self.inner.update(of_round, inner_state, params, **extra)
             return list(map(_broadcast_to, flatten_up_to(treedef, new_updates), acc)), new_inner_state
