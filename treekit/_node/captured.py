@@ -1,7 +1,7 @@
 """Which instances do the functions in a new node capture? JAX does not see their arrays there."""
 
 import operator
-from collections.abc import Container
+from collections.abc import Callable
 from typing import Any
 
 from treekit._base.jax import jtu
@@ -11,19 +11,19 @@ _CONTAINERS: dict[type[Any], Any] = {list: iter, tuple: iter, dict: operator.met
 _MAY_CAPTURE = frozenset({*FUNCTIONS, *_CONTAINERS})
 
 
-def check_captured(self: object, building: Container[int]) -> None:
+def check_captured(self: object, is_building: Callable[[object], bool]) -> None:
     """Raise a TypeError if a function in an attribute captures this node, or another one with arrays.
 
     Args:
         self: a new node.
-        building: the ids of the nodes whose `__init__` is running.
+        is_building: whether the `__init__` of a node is running, in this thread or in another.
     """
     for name, value in vars(self).items():
         if type(value) not in _MAY_CAPTURE:
             continue
         for item in reachable(value, _items):
             for x in captured_objects(item):
-                _check(self, name, x, building)
+                _check(self, name, x, is_building)
 
 
 def _items(x: object) -> list[Any]:
@@ -32,8 +32,8 @@ def _items(x: object) -> list[Any]:
     return [item for item in items_of(x) if type(item) in _MAY_CAPTURE] if items_of else []
 
 
-def _check(self: object, name: str, x: object, building: Container[int]) -> None:
-    if x is self or id(x) in building:
+def _check(self: object, name: str, x: object, is_building: Callable[[object], bool]) -> None:
+    if x is self or is_building(x):
         owner = "itself" if x is self else f"the {type(x).__qualname__} that is being created"
         raise TypeError(
             f"creating {type(self).__qualname__} stored a method of {owner}, or a function of one, in {name}: it "

@@ -22,6 +22,10 @@ _pretty: Any = wadler_lindig  # its keyword arguments have no types
 _building: set[int] = set()
 
 
+def _is_building(x: object) -> bool:
+    return id(x) in _building
+
+
 def node_methods(cls: type[Any]) -> dict[str, Any]:
     """Return the methods that make a frozen dataclass a node."""
     methods: dict[str, Any] = {
@@ -64,7 +68,7 @@ def _create(
     cls: type[Any], init: Callable[..., None], self: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
     """Run the `__init__` of a class, and finish the instance."""
-    if id(self) in _building:  # called by a subclass through super(), which does the rest
+    if _is_building(self):  # called by a subclass through super(), which does the rest
         init(self, *args, **kwargs)
         return
     layout: Layout | None = layout_of(cls)
@@ -116,7 +120,7 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
                 error.add_note(f"This happened in the converter of {layout.cls.__qualname__}.{name}")
                 raise
     _check_attributes(self, layout)
-    check_captured(self, _building)
+    check_captured(self, _is_building)
     layout.freeze_attributes(self)
 
 
@@ -171,13 +175,13 @@ def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceEr
 
 def _set_attribute(self: object, name: str, value: object) -> None:
     # `A[int](...)` sets `__orig_class__` on the new instance. It is not a field, and a rebuilt node does not have it.
-    if id(self) not in _building and name != "__orig_class__":
+    if not _is_building(self) and name != "__orig_class__":
         raise _frozen(self, f"changed: {name} was set")
     object.__setattr__(self, name, value)
 
 
 def _delete_attribute(self: object, name: str) -> None:
-    if id(self) not in _building:
+    if not _is_building(self):
         raise _frozen(self, f"changed: {name} was deleted")
     object.__delattr__(self, name)
 
