@@ -37,8 +37,8 @@ class Slot(NamedTuple):
     below: str = ""
 
     @property
-    def is_of_param(self) -> bool:
-        """Whether the leaf is in a state, for a parameter that has a name, as mu.layers.0.w."""
+    def is_moment(self) -> bool:
+        """Whether the leaf is in a state, for a parameter that has a name, as mu.layers.0.w has."""
         return self.kind != "" and "." in self.below and not self.is_hyperparam
 
     @property

@@ -7,10 +7,20 @@ In optimizer states, names depend on the wrappers. There, leaves are matched by 
 | slot | what is the same in both trees: the keys above the outermost state; the class, the field, the parameter |
 | label | the keys between the outermost state and the leaf's own, without indices and fields: that of a `partition` |
 | group | the states of one label, below the same keys |
-| moment | an array of a parameter that has a name, such as `mu` |
+| moment | an array of a parameter, such as `mu`; of params that are one array, which have no names, it is a companion |
 | companion | any other array that is not a hyperparameter, such as `count` |
 | rivals, candidates | the new leaves, and the old values, that have the slot of a leaf |
 | sources | the candidates that a rule leaves |
+
+1. By name: any leaf, unless both are in optimizer states.
+2. A moment gets the candidate with its label. If none has it, those whose labels no rival has: from the labels x and y
+   to x and z, the moments of z are those of y.
+3. A companion gets the candidate in the old state
+   a. from which the moments in its own state come;
+   b. from which the moments in its group come, if its own state has no moments, as that of a schedule;
+   c. with its label, as in rule 2, if its group has no moments, or no old moments are below the same keys.
+4. A hyperparameter gets the candidate with its label. If its group has moments, and old ones are below the same keys,
+   one of them must come from that label.
 
 For example, from `masked(inject_hyperparams(adam))`, in which labels are empty, to
 `partition({"x": inject_hyperparams(adam)})`, in which they are x. Each of these leaves has one candidate, that of the
@@ -22,22 +32,13 @@ same field of the same class:
 | `ScaleByAdamState.count` | yes: mu comes from its state (3a) |
 | `hyperparams.learning_rate` | no: it has another label (4) |
 
-1. By name: any leaf, unless both are in optimizer states.
-2. A moment gets the candidate with its label. If none has it, those whose labels no rival has: from the labels x and y
-   to x and z, the moments of z are those of y.
-3. A companion gets the candidate in the old state
-   a. from which the moments in its own state come;
-   b. from which the moments in its group come, if its own state has no moments, as that of a schedule;
-   c. with its label, as in rule 2, if its group has no moments, or no old moments are below the same keys.
-4. A hyperparameter gets the candidate with its label, unless the moments in its group come from other labels.
-
 If several sources or rivals are left:
 
-- Names decide, if sources and rivals have the same. Not if a moment of the group has another name in the old tree: then
-  names mean something else there.
+- Names decide, if sources and rivals have the same. Not if a moment of the group has another name in the old tree: a
+  wrapper may have shifted indices, so that `1.count` is that of another state there.
 - A fresh leaf, which keeps its own value, uses up all of them.
 - Equal values decide, as counts often are. Moments do not: they are equal by chance, as zeros are. One count may be for
-  several new leaves; of other arrays, each needs its own.
+  several new leaves; of other arrays, there must be as many as rivals that are not fresh.
 
 `rename` changes the slot of an old value, and not its state. What it moves to a slot replaces what was there.
 """
@@ -80,7 +81,7 @@ def match_leaves(new: Sequence[Leaf], old: Mapping[str, Source], fresh: Containe
     in_states = [leaf for leaf in new if leaf.slot.kind and leaf not in by_name]
     states = _States(in_states, _by_slot(in_states), _by_slot(x for x in old.values() if x.slot.kind), fresh)
     moments = _moments(states)
-    origins = _origins(new, by_name | moments, states)
+    origins = _origins(new, by_name | moments, states)  # a moment may match by name a leaf that is in no state
     matches = by_name | moments | _companions(states, origins) | _hyperparams(states, origins)
     return {leaf: matches[leaf] for leaf in new if matches.get(leaf)}
 
@@ -104,7 +105,7 @@ class _States:
     @functools.cached_property
     def groups_with_other_names(self) -> set[Group]:
         """The groups with a moment that has another name in the old tree, so that names do not decide."""
-        options = [(leaf, self.of_label(leaf)[1]) for leaf in self.leaves if leaf.slot.is_of_param]
+        options = [(leaf, self.of_label(leaf)[1]) for leaf in self.leaves if leaf.slot.is_moment]
         return {leaf.state.group for leaf, sources in options if len(sources) == 1 and sources[0].name != leaf.name}
 
     def of_slot(self, leaf: Leaf) -> tuple[list[Leaf], list[Source]]:
@@ -121,7 +122,7 @@ class _States:
 
 
 def _by_slot(leaves: Iterable[X]) -> dict[Slot, list[X]]:
-    """Index leaves by their slots; what `rename` has moved to a slot replaces what was there."""
+    """Index leaves by their slots; of old ones, what `rename` has moved to a slot replaces what was there."""
     by_slot: dict[Slot, list[X]] = defaultdict(list)
     for x in leaves:
         by_slot[x.slot].append(x)
@@ -147,7 +148,7 @@ def _by_name(new: Iterable[Leaf], old: Mapping[str, Source]) -> Matches:
 
 def _moments(states: _States) -> Matches:
     """Match the arrays of parameters by their labels (rule 2)."""
-    moments = [leaf for leaf in states.leaves if leaf.slot.is_of_param]
+    moments = [leaf for leaf in states.leaves if leaf.slot.is_moment]
     return {leaf: _decide(leaf, *states.of_label(leaf), states) for leaf in moments}
 
 
@@ -169,9 +170,9 @@ def _origins(new: Iterable[Leaf], matches: Matches, states: _States) -> _Origins
     """Return where the moments of new states come from, given the matches of moments."""
     of_state: dict[StateNode, set[StateNode]] = defaultdict(set)
     of_group: dict[Group, set[StateNode]] = defaultdict(set)
-    old_keys = {slot.keys for slot in states.theirs if slot.is_of_param}
+    old_keys = {slot.keys for slot in states.theirs if slot.is_moment}
     for leaf in new:
-        if leaf.slot.is_of_param and leaf.slot.keys in old_keys:
+        if leaf.slot.is_moment and leaf.slot.keys in old_keys:
             origins = {source.state for source in matches.get(leaf, ())}
             of_state[leaf.state] |= origins
             of_group[leaf.state.group] |= origins
@@ -181,10 +182,10 @@ def _origins(new: Iterable[Leaf], matches: Matches, states: _States) -> _Origins
 def _companions(states: _States, origins: _Origins) -> Matches:
     """Match the rest of each state, which follows its moments (rule 3)."""
     matches: Matches = {}
-    for leaf in [x for x in states.leaves if not (x.slot.is_of_param or x.slot.is_hyperparam)]:
+    for leaf in [x for x in states.leaves if not (x.slot.is_moment or x.slot.is_hyperparam)]:
         rivals, candidates = states.of_slot(leaf)
         if leaf.state in origins.of_state:
-            # 3a: from where the moments in its own state come. So this leaf has no rivals.
+            # 3a: from where the moments in its own state come. Rivals have moments of their own.
             rivals, sources = [leaf], [x for x in candidates if x.state in origins.of_state[leaf.state]]
         elif leaf.state.group in origins.of_group:
             # 3b: from where the moments in its group come.
@@ -229,7 +230,7 @@ def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], states: _
         return sources
     is_count = np.ndim(leaf.value) == 0 and not issubdtype(dtype_of(leaf.value), jnp.inexact)
     are_enough = is_count or sum(x.name not in states.fresh for x in rivals) <= len(sources)
-    are_equal = len(sources) == 1 or (not leaf.slot.is_of_param and _have_same_values(sources))
+    are_equal = len(sources) == 1 or (not leaf.slot.is_moment and _have_same_values(sources))
     if are_enough and are_equal:
         return sources
     raise _undecided(rivals, sources)

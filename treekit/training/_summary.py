@@ -277,10 +277,10 @@ def _as_passed_to_update(params: Params, state: OptState) -> tuple[Any, Any]:
     another class, a user's own loop has called `init` with variables, so `update` gets variables too.
     """
 
-    def is_of_params(x: object) -> bool:
+    def is_moments(x: object) -> bool:
         return is_variable(x) and not any(base.__name__ == "OptState" for base in type(x).__mro__)
 
-    if any(map(is_of_params, jtu.tree_leaves(state, is_leaf=is_variable))):
+    if any(map(is_moments, jtu.tree_leaves(state, is_leaf=is_variable))):
         return params, state
     return values_of_variables(params), values_of_variables(state)
 
