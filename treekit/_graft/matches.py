@@ -34,8 +34,8 @@ same field of the same class:
 
 If several sources or rivals are left:
 
-- Names decide, if sources and rivals have the same. Not if a moment of the group has another name in the old tree: a
-  wrapper may have shifted indices, so that `1.count` is that of another state there.
+- Names decide, if sources and rivals have the same. They do not if some moment of the group has a single source of
+  another name: a wrapper may have shifted indices, so that `1.count` is that of another state in the old tree.
 - A fresh leaf, which keeps its own value, uses up all of them.
 - Equal values decide, as counts often are. Moments do not: they are equal by chance, as zeros are. One count may be for
   several new leaves; of other arrays, there must be as many as rivals that are not fresh.
@@ -52,7 +52,7 @@ from typing import NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from treekit._base.dtype import dtype_of, issubdtype
+from treekit._base.dtype import dtype_of, is_number, issubdtype
 from treekit._base.jax import jnp
 from treekit._base.predicates import is_traced
 from treekit._compare.diff import tree_diff
@@ -185,7 +185,7 @@ def _companions(states: _States, origins: _Origins) -> Matches:
     for leaf in [x for x in states.leaves if not (x.slot.is_moment or x.slot.is_hyperparam)]:
         rivals, candidates = states.of_slot(leaf)
         if leaf.state in origins.of_state:
-            # 3a: from where the moments in its own state come. Rivals have moments of their own.
+            # 3a: from where the moments in its own state come. Other states follow moments of their own.
             rivals, sources = [leaf], [x for x in candidates if x.state in origins.of_state[leaf.state]]
         elif leaf.state.group in origins.of_group:
             # 3b: from where the moments in its group come.
@@ -228,7 +228,8 @@ def _decide(leaf: Leaf, rivals: Sequence[Leaf], sources: list[Source], states: _
         return [named[leaf.name]]
     if leaf.name in states.fresh or not sources:
         return sources
-    is_count = np.ndim(leaf.value) == 0 and not issubdtype(dtype_of(leaf.value), jnp.inexact)
+    dtype = dtype_of(leaf.value)
+    is_count = np.ndim(leaf.value) == 0 and is_number(dtype) and not issubdtype(dtype, jnp.inexact)  # and not a key
     are_enough = is_count or sum(x.name not in states.fresh for x in rivals) <= len(sources)
     are_equal = len(sources) == 1 or (not leaf.slot.is_moment and _have_same_values(sources))
     if are_enough and are_equal:
@@ -245,8 +246,9 @@ def _have_same_values(sources: Sequence[Source]) -> bool:
 
 
 def _undecided(rivals: Sequence[Leaf], sources: Sequence[Source]) -> ValueError:
-    pairs = [(x.state.start, y.state.start) for x in sources for y in rivals]
-    pattern, target = (f"{x}**" for x in next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
+    """Return the error of leaves that no rule decides, with a `rename` of one state to another."""
+    pairs = [(source.state.start, rival.state.start) for source in sources for rival in rivals]
+    pattern, target = (f"{start}**" for start in next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
     mine, its = "".join(f"\n  {x.name}" for x in rivals), "".join(f"\n  {x.path}" for x in sources)
     return ValueError(
         f"graft cannot decide which old value goes where. The new leaves:{mine}\nThe old leaves:{its}\n"

@@ -127,3 +127,15 @@ def test_a_named_tuple_of_a_user_that_holds_a_state_is_not_one(optimizer: Any) -
     for other in (old, old._asdict(), to_state_dict(old), tk.to_state_dict(old)):
         assert_trees_same(tk.graft(start, other)[0], old)
         assert_trees_same(tk.graft(start._asdict(), other)[0], old._asdict())
+
+
+def test_one_key_does_not_go_to_two_states() -> None:
+    """They would draw the same numbers. A count may."""
+    params = {"w": jnp.ones(2), "b": jnp.ones(2)}
+
+    def noise() -> Any:
+        return tko.add_noise(0.1, 0.5, jax.random.key(0))
+
+    new = tko.partition({"x": noise(), "y": noise()}, {"w": "x", "b": "y"}).init(params)
+    with pytest.raises(ValueError, match="cannot decide"):
+        tk.graft(new, noise().init(params), strict=False)
