@@ -152,14 +152,16 @@ def decode_state(state: OptState) -> Any:
     (dtype('int8'), dtype('float32'))
     """
 
-    return jtu.tree_map(copied, decoded(state))
+    return decoded(state, copies=True)
 
 
-def decoded(state: OptState) -> Any:
-    """Return a state with the numbers that its codes stand for, and its other arrays themselves."""
+def decoded(state: OptState, *, copies: bool = False) -> Any:
+    """Return a state with the numbers that its codes stand for, and its other arrays, or copies of them."""
 
     def number(x: Any) -> Any:
-        return decode(x.codes) if is_codes(x) else x
+        if is_codes(x):
+            return decode(x.codes)
+        return copied(x) if copies else x
 
     return jtu.tree_map(number, state, is_leaf=is_codes)
 

@@ -13,7 +13,7 @@ from treekit._base.predicates import is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit._select.spec import FittedSpec
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.transformation import GradientTransformation
+from treekit.optax._kernel.transformation import Core, GradientTransformation
 from treekit.optax._wrappers.masks_and_labels import resolve
 from treekit.optax._wrappers.traced import named_schedule
 
@@ -74,7 +74,7 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
         scaled = [_scaled(*x, state.rate_count) for x in zip(at, rates_of_parts, parts, strict=True)]
         return fitted.treedef.unflatten(scaled), ScaleByTreeState(optax.safe_increment(state.rate_count))
 
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+    return at_boundary(Core(init, update))
 
 
 def _resolve(rates: PyTree, params: Params) -> tuple[FittedSpec, list[str]]:

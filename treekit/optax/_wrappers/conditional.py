@@ -12,6 +12,7 @@ from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.in_place import is_known, run_if, trace
 from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
+from treekit.optax._wrappers.rounds import WeightedMultiStepsState
 from treekit.optax._wrappers.traced import named_schedule
 
 
@@ -57,7 +58,7 @@ def apply_if_finite(
         new_updates, inner_state = update_if(accept, updates, state.inner_state, params, extra)
         return new_updates, optax.ApplyIfFiniteState(count, finite, total, inner_state)
 
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+    return at_boundary(Core(init, update))
 
 
 def conditionally_transform(
@@ -136,7 +137,7 @@ def _run_conditionally(
         new_updates, inner_state = update_if(should_transform, updates, state.inner_state, params, extra)
         return new_updates, state_class(inner_state=inner_state, step=optax.safe_increment(state.step))
 
-    return at_boundary(optax.GradientTransformationExtraArgs(init, update))
+    return at_boundary(Core(init, update))
 
 
 def _same(x: object) -> Any:
@@ -197,4 +198,4 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
 
 
 def _is_of_multi_steps(x: object) -> bool:
-    return hasattr(x, "mini_step")
+    return isinstance(x, (optax.MultiStepsState, WeightedMultiStepsState))

@@ -1,6 +1,7 @@
 """Masks and labels: trees, or functions of the params, resolved to the parts of the params that they select."""
 
 import difflib
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -59,19 +60,16 @@ class MaskFunction:
 
         return fitted.treedef.unflatten(value(i, *pair) for i, pair in enumerate(fitted.pairs))
 
-    def parts(self, params: Params) -> tuple[Any, Any]:
+    def part(self, params: Params) -> Any:
+        """Return the part that the mask selects, with a MaskedNode for the rest."""
+        return params if is_params_placeholder(params) else _part(self(params), params)
+
+    def part_and_rest(self, params: Params) -> tuple[Any, Any]:
         """Return the part that the mask selects, and the rest, each with a MaskedNode for the other."""
         if is_params_placeholder(params):
             return params, params
         mask = self(params)
-
-        def selected(keep: bool, x: PyTree) -> Any:
-            return x if keep else optax.MaskedNode()
-
-        def rest(keep: bool, x: PyTree) -> Any:
-            return optax.MaskedNode() if keep else x
-
-        return jtu.tree_map(selected, mask, params), jtu.tree_map(rest, mask, params)
+        return _part(mask, params), _part(jtu.tree_map(operator.not_, mask), params)
 
     def __eq__(self, other: object) -> bool:
         # By `is`, since the == of a mask of arrays is not a bool. It works for the masks True and False too.
@@ -79,6 +77,14 @@ class MaskFunction:
 
     def __hash__(self) -> int:
         return hash(self._name)
+
+
+def _part(mask: PyTree, params: Params) -> Any:
+    return jtu.tree_map(_keep_or_mask, mask, params)
+
+
+def _keep_or_mask(keep: bool, x: PyTree) -> Any:
+    return x if keep else optax.MaskedNode()
 
 
 def _is_bool(x: object) -> bool:

@@ -12,7 +12,7 @@ from treekit._base.types import Params, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.releases import MonitorState
-from treekit.optax._kernel.transformation import GradientTransformation
+from treekit.optax._kernel.transformation import Core, GradientTransformation
 
 if TYPE_CHECKING:
     Measures = Mapping[str, Callable[[Any], Any] | Callable[[Any, Any], Any] | optax.GradientTransformationExtraArgs]
@@ -62,7 +62,7 @@ def monitor(measures: Measures) -> GradientTransformation[MonitorState]:
         measured: MonitorState = tx.update(params, state, params)[1]
         return measured._replace(measure_states=state.measure_states)
 
-    return at_boundary(optax.GradientTransformationExtraArgs(init, tx.update))
+    return at_boundary(Core(init, tx.update))
 
 
 def _as_in_optax(name: str, measure: Any) -> Any:

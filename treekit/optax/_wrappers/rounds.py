@@ -85,8 +85,7 @@ class Rounds:
         add, factor_of = (_add_to_mean, _divisor) if self.mean else (_add_to_sum, _weight)
         factors = {acc.dtype: factor_of(step, acc) for acc in acc_before}  # one for each dtype of an accumulator
 
-        # `run_step_if` calls one of these: `accumulate` in a step that only accumulates, `inner_step` at the end of a
-        # round.
+        # What counts is `accumulate` in a step that only accumulates, and `inner_step` at the end of a round.
         def accumulate(acc: list[Any]) -> list[Any]:
             """Return the accumulator after this step."""
             pairs = zip(grads, acc, strict=True)

@@ -56,11 +56,10 @@ def _masked(core: Core, mask: MaskFunction, *, any_shape: bool) -> Core:
     inner_init, inner_update = core
 
     def init(params: Params) -> Any:
-        part, _ = mask.parts(params)
-        return optax.MaskedState(inner_init(part))
+        return optax.MaskedState(inner_init(mask.part(params)))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        holes, _ = mask.parts(updates)
+        holes = mask.part(updates)
         news, new = _update_part(inner_update, holes, updates, state.inner_state, params, extra, any_shape)
         return _filled(holes, news, updates), optax.MaskedState(new)
 
@@ -194,7 +193,7 @@ def selective_transform(
     is_frozen = MaskFunction(freeze_mask, "freeze_mask")
 
     def select(params: Params) -> Any:
-        frozen, trained = is_frozen.parts(params)
+        frozen, trained = is_frozen.part_and_rest(params)
         return {"train": trained, "freeze": frozen}
 
     cores = {"train": core_of(optimizer), "freeze": core_of(optax.set_to_zero())}
