@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, Protocol, TypeGuard, cast
 
 import jax
+from jax.core import Tracer
 
 from treekit._base.types import IsLeaf, KeyPath, PyTree, PyTreeDef
 
@@ -51,7 +52,8 @@ reshard: Any = _moved("reshard", "jax.experimental.shard", jax.sharding)
 
 def is_ref(x: object) -> TypeGuard[Any]:  # the items of a `jax.Ref` have no types
     """Whether `x` is a reference to an array: a `jax.Ref`, or a variable of Flax that is a leaf."""
-    return isinstance(x, _Ref) or is_hijax_variable(x)
+    cls: Any = type(x)
+    return _may_be_ref(cls) and (isinstance(x, _Ref) or is_hijax_variable(x))
 
 
 def ref_like(x: Any, value: Any = None) -> Any:
@@ -67,7 +69,14 @@ def is_hijax_variable(x: object) -> bool:
     return _is_hijax_variable(cls)
 
 
-@functools.lru_cache(1_000)  # asked of each leaf; classes that are not used any more are forgotten
+# These are asked of each leaf, so answers are kept; classes that are not used any more are forgotten.
+@functools.lru_cache(1_000)
+def _may_be_ref(cls: Any) -> bool:
+    """Whether an instance of a class may be a reference. To ask JAX of each instance takes ten times as long."""
+    return issubclass(cls, _Ref) or issubclass(cls, Tracer) or _is_hijax_variable(cls)
+
+
+@functools.lru_cache(1_000)
 def _is_hijax_variable(cls: Any) -> bool:  # treekit does not import Flax
     return bool(cls.__name__ == "HijaxVariable" and cls.__module__.startswith("flax."))
 

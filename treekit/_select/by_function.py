@@ -92,12 +92,13 @@ class ByFunction(Selection):
         values, new_parts = list(values), list[Any]()
         leaf = 0
         for part in self._parts:
-            if self._is_selected(part):
-                new_parts.append(values[self._position[id(part)]])
-                leaf += jtu.tree_structure(part).num_leaves  # the marks in it
-            else:
+            position = self._position.get(id(part))
+            if position is None:
                 new_parts.append(self._leaves[leaf])
                 leaf += 1
+            else:
+                new_parts.append(values[position])
+                leaf += jtu.tree_structure(part).num_leaves  # the marks in it
         return self._treedef.unflatten(new_parts)
 
 
