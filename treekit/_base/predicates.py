@@ -164,6 +164,14 @@ def is_truly_callable(x: object) -> bool:
     return is_wrapper or all(map(callable, jtu.tree_leaves(x)))
 
 
-def is_state(cls: Any) -> bool:
-    """Whether `cls` is a class of named tuples with fields whose name ends in "State", as Optax's do."""
-    return bool(getattr(cls, "_fields", ())) and cls.__name__.endswith("State")
+_OTHER_STATES = ("ApplyEvery", "WeightDecaySchedule")  # Optax's, whose names do not end in "State"
+
+
+def is_of_optax(cls: type[Any]) -> bool:
+    """Whether a class is defined in Optax or treekit."""
+    return cls.__module__.partition(".")[0] in ("optax", "treekit")
+
+
+def has_name_of_state(cls: type[Any]) -> bool:
+    """Whether a class is called as the optimizer states of Optax, treekit and others are."""
+    return cls.__name__.endswith("State") or (cls.__name__ in _OTHER_STATES and is_of_optax(cls))

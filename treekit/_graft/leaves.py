@@ -15,7 +15,7 @@ from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands
 from treekit._base.flax import is_rng_variable, is_variable
 from treekit._base.jax import is_ref, jtu
 from treekit._base.key_path import keyed_children, start_below
-from treekit._base.predicates import is_numeric_array, is_state
+from treekit._base.predicates import has_name_of_state, is_numeric_array, is_of_optax
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 
@@ -122,7 +122,7 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
         if are_read and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
             x = {key: x[key] for key in x}
         if not jtu.all_leaves([x]):
-            is_in_state = is_state(type(x)) and (state.kind != "" or _is_outermost(x))
+            is_in_state = _is_state(x) and (state.kind != "" or _is_outermost(x))
             if is_in_state:
                 above, outer = (state.keys, state.outer) if state.kind else (keys, start)
                 state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
@@ -169,17 +169,19 @@ def _as_array(x: object, name: str) -> Any:
     return array
 
 
-def _is_outermost(x: Any) -> bool:
+def _is_state(x: object) -> bool:
+    """Whether `x` is a named tuple that is called as an optimizer state. Optax's EmptyState, without fields, is one."""
+    return hasattr(x, "_fields") and has_name_of_state(type(x)) and isinstance(x, tuple)
+
+
+def _is_outermost(x: object) -> bool:
     """Whether a named tuple called `…State` is an optimizer state, and not one that only holds one, as a TrainState.
 
     A wrapper of another library has the state of what it wraps in a field that says so.
     """
-    if type(x).__module__.partition(".")[0] in ("optax", "treekit"):
+    if is_of_optax(type(x)):
         return True
-
-    def may_be_state(y: object) -> bool:  # Optax's EmptyState too, which has no fields
-        return issubclass(type(y), tuple) and type(y).__name__.endswith("State")
-
-    fields = zip(x._fields, x, strict=True)
-    holders = [name for name, y in fields if any(map(may_be_state, jtu.tree_leaves(y, is_leaf=may_be_state)))]
+    named: Any = x
+    fields = zip(named._fields, named, strict=True)
+    holders = [name for name, y in fields if any(map(_is_state, jtu.tree_leaves(y, is_leaf=_is_state)))]
     return not holders or any(name.startswith("inner") for name in holders)

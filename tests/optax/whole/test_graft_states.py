@@ -53,6 +53,16 @@ def test_a_checkpoint_of_plain_optax_goes_into_a_wrapped_optimizer_and_back(wrap
     assert report.fresh == () and report.refused == ()
 
 
+def test_states_whose_names_do_not_end_in_state_are_found_behind_another_link() -> None:
+    def links() -> list[Any]:
+        return [optax.add_decayed_weights(SCHEDULE), optax.scale_by_adam(), optax.apply_every(3)]
+
+    state = numbered(optax.chain(*links()).init(PARAMS))
+    got, report = tk.graft(optax.chain(optax.clip_by_global_norm(1.0), *links()).init(PARAMS), state)
+    assert_trees_same(got[1:], state)
+    assert report.fresh == report.dropped == report.refused == ()
+
+
 # ---------------------------------------------------------------------------------------- labels, layers, unfreezing
 
 

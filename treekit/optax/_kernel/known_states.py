@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import optax
 
+from treekit._base.predicates import has_name_of_state, is_of_optax
 from treekit.optax._kernel.releases import existing
 
 Fields = tuple[str, ...]
@@ -74,11 +75,6 @@ for cls in existing(optax, "SnapshotState"):
     declare(cls, Known(of_no_param=("measurement",)))
 
 
-# States whose names do not end in "State".
-_OTHERS: Any = (*existing(optax, "ApplyEvery"), *existing(optax.transforms, "WeightDecaySchedule"))
-
-
 def is_optimizer_state(x: object) -> bool:
     """Whether `x` is a state of a class of Optax or treekit."""
-    is_named_so = type(x).__name__.endswith("State") and type(x).__module__.partition(".")[0] in ("optax", "treekit")
-    return is_named_so or isinstance(x, _OTHERS)
+    return is_of_optax(type(x)) and has_name_of_state(type(x))
