@@ -194,6 +194,9 @@ MISTAKES: dict[str, Mistake] = {
     "a summary at a step before the first": Mistake(
         lambda: training.summary(ADAM, PARAMS, step=-1), ValueError, "found -1"
     ),
+    "a summary at a step after the last": Mistake(
+        lambda: training.summary(ADAM, PARAMS, step=2**31), ValueError, "found 2147483648"
+    ),
     "a summary at a step, with the state of another optimizer": Mistake(
         lambda: training.summary(ADAM, PARAMS, [RATE], step=1), ValueError, "0.learning_rate"
     ),

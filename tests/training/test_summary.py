@@ -140,6 +140,7 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
         ZERO,
         FROZEN,
     ),
+    "held until a later step": (lambda: tko.conditionally_mask(tko.sgd(0.5), lambda step: step >= 3), ZERO, ZERO),
     "a sign of a warm-up": (lambda: tko.sign_sgd(LATE), ZERO, ZERO),
     "frozen by a mask, in 16 bits": (
         lambda: training.store_state(
@@ -172,6 +173,14 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
         (0.25, 0, ""),
         SGD,
     ),
+    "a round beside steps": (lambda: split(tko.sgd(0.25), tko.MultiSteps(tko.sgd(0.5), 4)), (0.25, 0, ""), SGD),
+    "a round beside a longer one": (
+        lambda: split(tko.MultiSteps(tko.sgd(0.25), 2), tko.MultiSteps(tko.sgd(0.5), 4)),
+        (0.25, 0, ""),
+        SGD,
+    ),
+    "a round of rounds": (lambda: tko.MultiSteps(tko.MultiSteps(tko.sgd(0.5), 3), 2), SGD, SGD),
+    "a flat round": (lambda: tko.flatten(tko.MultiSteps(tko.sgd(0.5), 3)), SGD, SGD),
     "noise": (lambda: split(tko.noisy_sgd(0.5, key=jax.random.key(1)), tko.sgd(0.5)), (0.5, None, "random"), SGD),
 }
 
@@ -384,6 +393,12 @@ def test_leaves_that_are_not_parameters_are_listed_as_what_they_are() -> None:
 def test_the_state_of_a_leaf_after_a_hole_is_its_own(hole: Any) -> None:
     rows = training.summary(optax.adam(0.1), {"a": hole, "w": jnp.ones(2)}).rows
     assert [(row.path, [x.path for x in row.state]) for row in rows] == [("w", ["0.mu.w", "0.nu.w"])]
+
+
+def test_a_state_of_another_optimizer_fails() -> None:
+    for optimizer in (tko.adam(0.5), optax.adam(0.5)):
+        rows = training.summary(optimizer, PARAMS, tko.sgd(0.5, momentum=0.5).init(PARAMS)).rows
+        assert {row.step for row in rows} == {None} and rows[0].note.startswith("fails: ")
 
 
 def test_nothing_to_optimize() -> None:

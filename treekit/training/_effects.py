@@ -1,7 +1,7 @@
 """What does one step of an optimizer do to each leaf? Asked of the optimizer itself, by taking steps."""
 
 import math
-import operator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -12,16 +12,26 @@ from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import can_be_trained, is_parameter, is_traced
 from treekit._base.tree import is_none
-from treekit._base.types import OptState, Params, Updates
+from treekit._base.types import OptState, Params, PyTreeDef, Updates
 from treekit._compare.prefix import flatten_updates
+from treekit.optax._kernel.state_map import Entry, map_state, numbers_of_leaves
+from treekit.optax._kernel.state_values import states_in
 from treekit.optax._kernel.transformation import GradientTransformation
+from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
 
 _MOST_MINI_STEPS = 1000
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps
 
 
 class Effect(NamedTuple):
-    """What one step does to one leaf, as in `Row`."""
+    """What one step does to one leaf.
+
+    Attributes:
+        step: the root mean square of what a gradient of ones adds to the update, negative if it goes along the
+            gradient; None if it is unknown.
+        decay: the root mean square of the update without a gradient; None if it is unknown.
+        note: a remark, or "".
+    """
 
     step: float | None
     decay: float | None
@@ -62,14 +72,14 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
     if isinstance(measured, str):
         return [Effect(None, None, measured) if can_be_trained(x) else _no_effect(x) for x in leaves]
     still = [can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, measured.first, strict=True)]
-    frozen = _find_frozen(tx, params, state, measured.curvature, still) if any(still) else still
+    frozen = _find_frozen(tx, params, state, measured.curvature, still) if any(still) else [False] * len(leaves)
 
     def effect(x: object, one: Effect, other: Effect, is_frozen: bool) -> Effect:
         if not can_be_trained(x):
             return _no_effect(x)
         if not (_are_alike(one.step, other.step) and _are_alike(one.decay, other.decay)):
-            steps, decays = (one.step, other.step), (one.decay, other.decay)
-            step, decay = (pair[0] if _are_alike(*pair) else None for pair in (steps, decays))
+            step = one.step if _are_alike(one.step, other.step) else None
+            decay = one.decay if _are_alike(one.decay, other.decay) else None
             return Effect(step, decay, measured.why_they_differ)
         if one.step is None:
             return one._replace(note="is not finite")
@@ -104,23 +114,28 @@ def _measure_twice(tx: GradientTransformation[Any], params: Params, state: OptSt
 def _find_frozen(
     tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None, still: list[bool]
 ) -> list[bool]:
-    """Return which of the leaves that do not move are frozen: their update depends on no gradient and no param of them.
+    """Return which of the leaves that do not move are frozen: no gradient, no param and no count can move them.
 
-    Under `jax.vmap` over these gradients and params, such an update is not traced. That of a schedule which is 0 now
-    is: it is the product of 0 and a gradient.
+    The gradients and params of these leaves, and the counts in the state, are multiplied by one number that `jax.vmap`
+    traces. Whatever depends on one of them is then traced, such as the update of a schedule that is 0 now, which is the
+    product of 0 and a gradient. JAX computes everything else at once, also the counts of rounds: they are not
+    multiplied.
     """
     treedef, frozen = jtu.tree_structure(params), still
+    counts = [_is_count(x, entry) for x, entry in zip(jtu.tree_leaves(state), map_state(state, params), strict=True)]
 
-    def scaled(tree: Params, factor: Any) -> Any:
-        leaves = treedef.flatten_up_to(tree)
-        return treedef.unflatten(
-            x * factor.astype(x.dtype) if is_still else x for x, is_still in zip(leaves, still, strict=True)
+    def scaled(structure: PyTreeDef, tree: Any, which: list[bool], factor: Any) -> Any:
+        leaves = structure.flatten_up_to(tree)
+        return structure.unflatten(
+            x * factor.astype(x.dtype) if is_scaled else x for x, is_scaled in zip(leaves, which, strict=True)
         )
 
     def step(factor: Any) -> Any:
         nonlocal frozen  # set while `vmap` traces, whose result is not used
-        grads = scaled(filled(params, 1.0, others=False), factor)
-        updates = flatten_updates(treedef, _take_round(tx, scaled(params, factor), grads, state, curvature))
+        grads = scaled(treedef, filled(params, 1.0, others=False), still, factor)
+        traced_params = scaled(treedef, params, still, factor)
+        traced_state = scaled(jtu.tree_structure(state), state, counts, factor)
+        updates = _take_round(tx, traced_params, grads, traced_state, curvature)
         frozen = [is_still and not is_traced(x) for x, is_still in zip(updates, still, strict=True)]
         return factor
 
@@ -129,6 +144,11 @@ def _find_frozen(
     except Exception:  # an optimizer of the user's may look at values, and raise anything
         return [False] * len(still)
     return frozen
+
+
+def _is_count(x: Any, entry: Entry) -> bool:
+    """Whether an array of a state is a count, and not one of a MultiSteps."""
+    return issubdtype(dtype_of(x), jnp.integer) and np.shape(x) == () and entry.owner not in MULTI_STEPS_STATES
 
 
 def _no_effect(x: object) -> Effect:
@@ -143,11 +163,8 @@ def _are_alike(first: float | None, second: float | None) -> bool:
 
 
 def _measure(tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None) -> list[Effect]:
-    treedef = jtu.tree_structure(params)
-
     def updates_of(slope: float) -> list[Any]:
-        grads = filled(params, slope, others=False)
-        return flatten_updates(treedef, _take_round(tx, params, grads, state, curvature))
+        return _take_round(tx, params, filled(params, slope, others=False), state, curvature)
 
     pairs = zip(updates_of(1.0), updates_of(0.0), strict=True)
     measured: list[Any] = jax.device_get([_sizes(*pair) for pair in pairs])
@@ -177,25 +194,42 @@ _sizes: Any = untyped.jit(_sizes_of)
 
 def _take_round(
     tx: GradientTransformation[Any], params: Params, grads: Updates, state: OptState, curvature: float | None
-) -> Updates:
-    """Return the updates of one step; with MultiSteps, the sum of the updates of a round of equal gradients."""
+) -> list[Any]:
+    """Return the update of one step for each leaf.
+
+    For a leaf of a MultiSteps, that is the sum of its updates in a round of equal gradients.
+    """
     extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
-    rounds, total = _rounds(state), None
+    treedef = jtu.tree_structure(params)
+    rounds = [(int(x.gradient_step), _accumulated(x, params)) for x in _multi_steps(state)]
+    totals: list[Any] = [None] * treedef.num_leaves
+    unfinished = set(range(treedef.num_leaves))  # all; later, the leaves of a MultiSteps whose round goes on
     for _ in range(_MOST_MINI_STEPS):
         updates, state = tx.update(grads, state, params, **extra)
-        total = updates if total is None else jtu.tree_map(operator.add, total, updates)
-        if all(new > old for new, old in zip(_rounds(state), rounds, strict=True)):  # at once, without a MultiSteps
-            return total
+        for i, x in enumerate(flatten_updates(treedef, updates)):
+            if i in unfinished and x is not None:
+                totals[i] = x if totals[i] is None else totals[i] + x
+        now = [int(x.gradient_step) for x in _multi_steps(state)]
+        unfinished = {i for (start, leaves), n in zip(rounds, now, strict=True) if n == start for i in leaves}
+        if not unfinished:
+            return totals
     raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")
 
 
-def _rounds(state: OptState) -> list[int]:
-    """Return the number of rounds that each MultiSteps in a state has finished."""
+def _multi_steps(state: OptState) -> Iterator[Any]:
+    """Yield the states of MultiSteps in a state, also those inside of another one."""
+    for x in states_in(state, MULTI_STEPS_STATES).values():
+        yield x
+        yield from _multi_steps(x.inner_opt_state)
 
-    def stop(x: object) -> bool:
-        return hasattr(x, "gradient_step")
 
-    return [int(x.gradient_step) for x in jtu.tree_leaves(state, is_leaf=stop) if stop(x)]
+def _accumulated(state: Any, params: Params) -> set[int]:
+    """Return the numbers of the leaves whose gradients a MultiSteps accumulates.
+
+    Those are all leaves if its accumulators are not like the params, as inside of `optax.flatten`.
+    """
+    found = {entry.param for entry in map_state(state.acc_grads, params)}
+    return {i for i, number in enumerate(numbers_of_leaves(params)) if None in found or number in found}
 
 
 def filled(tree: Params, value: float, *, others: bool = True) -> Any:
@@ -216,7 +250,7 @@ def filled(tree: Params, value: float, *, others: bool = True) -> Any:
 def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
     """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch."""
 
-    # It names `weight`, since line searches drop the arguments that their function does not name.
+    # `value_fn` has a `weight`, since line searches drop the arguments that their function does not name.
     def value_fn(candidate: object, weight: float = 1.0) -> Any:
         total: Any = jnp.float32(curvature)
         trees = (jtu.tree_leaves(tree, is_leaf=is_none) for tree in (candidate, params, grads))

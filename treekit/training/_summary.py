@@ -15,14 +15,14 @@ from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array, s
 from treekit._base.flax import is_variable, values_of_variables
 from treekit._base.jax import is_ref, jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, key_name, path_name, path_text
-from treekit._base.predicates import floats_as_arrays, is_parameter, is_traced
+from treekit._base.predicates import floats_as_arrays, is_of_optax, is_parameter, is_traced
 from treekit._base.table import ROWS, Table, in_colours, left_out
 from treekit._base.types import OptState, Params, TransformationLike
 from treekit._select.trainable import declared_frozen
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.known_states import is_optimizer_state
-from treekit.optax._kernel.state_map import Entry, map_state
+from treekit.optax._kernel.state_map import Entry, map_state, numbers_of_leaves
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._effects import Effect, filled, find_effects
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
@@ -43,6 +43,8 @@ _COUNTS = {
     "WrappedScheduleState": "count",
 }
 
+
+_LARGEST_COUNT = np.iinfo(np.int32).max
 
 _NOTE_OF_LATER_STATE = (
     "From this state, step and decay are the sizes of one update, with the moments of the state, and not rates. "
@@ -150,8 +152,8 @@ def summary(
     first step" may move later, as with a warm-up; pass `step` to see the rates then. A leaf is "frozen" if its update
     depends on neither its gradient nor its param.
 
-    With `MultiSteps`, a step is a whole round of equal gradients: the sum of its updates. Clipping by the global norm
-    clips the ones too, so that all steps are smaller than the rates by the same factor.
+    For the leaves of a `MultiSteps`, a step is a whole round of equal gradients: the sum of its updates. Clipping by
+    the global norm clips the ones too, so that all steps are smaller than the rates by the same factor.
 
     Args:
         optimizer: a transformation of treekit, of plain Optax or your own, or a `MultiSteps`.
@@ -164,8 +166,8 @@ def summary(
             hyperparameters count that no schedule sets. The counts that are set are those of `scale_by_schedule` (in
             which optimizers have their learning rate), `add_decayed_weights`, `inject_hyperparams`, `scale_by_tree`,
             `schedule_free`, `conditionally_transform` and `conditionally_mask`, and, for `MultiSteps`, the number of
-            rounds. Not set are counts that correct moments, as in adam, madgrad and prodigy, and those in a state of
-            your own class.
+            rounds. Not set are counts that correct moments, as in adam, adopt and madgrad, also if they set a rate, as
+            in dadapt_adamw, momo and prodigy, and those in a state of your own class.
 
     Returns:
         A `Summary`: print it, or read its `rows`. The notes of rows say what two steps do not show: a step depends on a
@@ -174,7 +176,8 @@ def summary(
 
     Raises:
         TypeError: `optimizer` is not a transformation; `params` has the state of an optimizer; or `step` is not an int.
-        ValueError: `step` is negative; or, with `step`, `state` has hyperparameters that the optimizer does not have.
+        ValueError: `step` is negative or too large for int32; or, with `step`, `state` has hyperparameters that the
+            optimizer does not have.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax
@@ -229,8 +232,7 @@ def _rows(
     keys: list[tuple[str, ...]] = []
     frozen = declared_frozen(params, is_hole)
     # In `arrays` and `frozen`, holes are leaves of the params too.
-    numbers = [i for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_hole)) if not is_hole(x)]
-    for i, (path, x), effect in zip(numbers, flatten_with_path(params)[0], effects, strict=True):
+    for i, (path, x), effect in zip(numbers_of_leaves(params), flatten_with_path(params)[0], effects, strict=True):
         if describe_function(x):
             continue
         shape, dtype = (shape_of(x), str(dtype_of(resolve_array(x)))) if is_parameter(x) else ((), "")
@@ -245,8 +247,8 @@ def _rows(
 def _check_step(step: Any) -> None:
     if not issubdtype(dtype_of(step), jnp.integer) or np.shape(step) != () or is_traced(step):
         raise TypeError(f"step must be an int, the number of updates before that step, found {describe_value(step)}")
-    if step < 0:
-        raise ValueError(f"step must be at least 0, the first step, found {describe_value(step)}")
+    if not 0 <= int(step) <= _LARGEST_COUNT:
+        raise ValueError(f"step must be at least 0, the first step, and fit in int32, found {describe_value(step)}")
 
 
 def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) -> Any:
@@ -266,8 +268,8 @@ def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) 
 
 def _is_count(entry: Entry) -> bool:
     """Whether an array of a state is a count that `step` sets."""
-    name, module = (getattr(entry.owner, each, "") for each in ("__name__", "__module__"))
-    return _COUNTS.get(name) == entry.field and module.partition(".")[0] in ("optax", "treekit")
+    owner = entry.owner
+    return owner is not None and is_of_optax(owner) and _COUNTS.get(owner.__name__) == entry.field
 
 
 def _as_passed_to_update(params: Params, state: OptState) -> tuple[Any, Any]:
@@ -277,10 +279,10 @@ def _as_passed_to_update(params: Params, state: OptState) -> tuple[Any, Any]:
     another class, a user's own loop has called `init` with variables, so `update` gets variables too.
     """
 
-    def is_moments(x: object) -> bool:
+    def is_of_another_class(x: object) -> bool:
         return is_variable(x) and not any(base.__name__ == "OptState" for base in type(x).__mro__)
 
-    if any(map(is_moments, jtu.tree_leaves(state, is_leaf=is_variable))):
+    if any(map(is_of_another_class, jtu.tree_leaves(state, is_leaf=is_variable))):
         return params, state
     return values_of_variables(params), values_of_variables(state)
 
@@ -319,6 +321,8 @@ def _last_line(totals: Mapping[str, int]) -> str:
 def _copies_params(tx: GradientTransformation[Any], params: Params, entries: Sequence[Entry]) -> bool:
     """Whether `init` puts values of the params into the state."""
     states = [jtu.tree_leaves(tx.init(filled(params, value))) for value in (1.0, 2.0)]
+    if len(states[0]) != len(entries):  # the state of another optimizer, with which the update failed
+        return False
     return any(x.param is not None and bool((a != b).any()) for x, a, b in zip(entries, *states, strict=True))
 
 
@@ -335,7 +339,7 @@ def _is_unmoved(row: Row) -> bool:
 
 def _group(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) -> Iterator[tuple[str, list[Row]]]:
     """Yield the rows that are printed as one row, with the path of their subtree."""
-    if len(set(map(_look, rows))) == 1:
+    if len(set(map(_look, rows))) == 1:  # all are alike
         shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*keys, strict=False))
         yield ".".join(parts[0] for parts in shared), list(rows)
         return

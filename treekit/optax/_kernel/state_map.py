@@ -79,6 +79,11 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     return list(entries(state, _Place((), None, "", False)))
 
 
+def numbers_of_leaves(params: Params) -> list[int]:
+    """Return the number that each leaf of the params has in `Entry.param`, which counts holes too."""
+    return [i for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_hole)) if not is_hole(x)]
+
+
 class _Place(NamedTuple):
     """The place of a node of a state, with what `Entry` has for what is in it."""
 

@@ -18,8 +18,8 @@ from treekit.optax._kernel.holes import is_hole
 T = TypeVar("T")
 
 
-def states_in(state: OptState, kind: type[Any]) -> dict[KeyPath, Any]:
-    """Return the states of one class, by key path."""
+def states_in(state: OptState, kind: type[Any] | tuple[type[Any], ...]) -> dict[KeyPath, Any]:
+    """Return the states of a class, or of several, by key path; not those inside of another one."""
     leaves = jtu.tree_flatten_with_path(state, is_leaf=lambda x: isinstance(x, kind))[0]
     return {path: x for path, x in leaves if isinstance(x, kind)}
 

@@ -11,8 +11,9 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.in_place import is_known, run_if, trace
 from treekit.optax._kernel.preserve import preserving
+from treekit.optax._kernel.state_values import states_in
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
-from treekit.optax._wrappers.rounds import WeightedMultiStepsState
+from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
 from treekit.optax._wrappers.traced import named_schedule
 
 
@@ -176,7 +177,7 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
 
         # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
         traced, consts = trace(run, state)
-        if any(map(_is_of_multi_steps, jtu.tree_leaves(state, is_leaf=_is_of_multi_steps))):
+        if states_in(state, MULTI_STEPS_STATES):
             # Around a loop, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without one, a branch
             # moves less: benchmarks/results/accelerators.md.
             def run_carry(carry: PyTree) -> Any:
@@ -195,7 +196,3 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
         return new_updates, new_state
 
     return update_if
-
-
-def _is_of_multi_steps(x: object) -> bool:
-    return isinstance(x, (optax.MultiStepsState, WeightedMultiStepsState))

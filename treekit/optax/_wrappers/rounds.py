@@ -54,6 +54,8 @@ class WeightedMultiStepsState(NamedTuple):
 
 declare(WeightedMultiStepsState, known(optax.MultiStepsState))
 
+MULTI_STEPS_STATES = (optax.MultiStepsState, WeightedMultiStepsState)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rounds:
