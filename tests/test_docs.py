@@ -3,11 +3,13 @@
 All pieces of a page share one namespace, from its top to its end, as a reader would type them. A piece is a block of
 Python, in which a statement that ends in `# raises Error: text` must raise that, and an expression that ends in
 `# gives x` have that repr (either may stand on a line of its own below); or a row of a table
-of names, whose third cell is an expression and whose fourth is the repr of its value.
+of names, whose third cell is an expression and whose fourth is the repr of its value. The block of text after a block
+of Python is what that prints, or the whole message of the error that it raises.
 """
 
 import ast
 import builtins
+import itertools
 import re
 import sys
 import tomllib
@@ -47,22 +49,31 @@ def fences(page: Path) -> list[re.Match[str]]:
     return list(FENCE.finditer(page.read_text(encoding="utf-8")))
 
 
+def line_of(match: re.Match[str]) -> int:
+    return match.string.count("\n", 0, match.start("code")) + 1
+
+
 def pieces(page: Path) -> Iterator[tuple[int, str]]:
     """The first line of each block and row, and its code, which says for a row what it gives."""
-    text = page.read_text(encoding="utf-8")
-    blocks = [(match.start("code"), match["code"]) for match in fences(page) if match["language"] == "python"]
-    rows = [(match.start("code"), f"{match['code']}  # gives {match['gives']}") for match in ROW.finditer(text)]
-    for start, code in sorted([*blocks, *((start, code.replace(r"\|", "|")) for start, code in rows)]):
-        yield text.count("\n", 0, start) + 1, code
+    blocks = [(line_of(match), match["code"]) for match in fences(page) if match["language"] == "python"]
+    rows = [(line_of(x), f"{x['code']}  # gives {x['gives']}") for x in ROW.finditer(page.read_text(encoding="utf-8"))]
+    yield from sorted([*blocks, *((line, code.replace(r"\|", "|")) for line, code in rows)])
 
 
-def raises(error: str, text: str) -> AbstractContextManager[object]:
+def outputs(page: Path) -> dict[int, str]:
+    """What blocks of Python print, by their first lines: the block of text after them."""
+    pairs = itertools.pairwise(fences(page))
+    return {line_of(x): y["code"] for x, y in pairs if (x["language"], y["language"]) == ("python", "text")}
+
+
+def raises(error: str, text: str) -> AbstractContextManager[pytest.ExceptionInfo[BaseException]]:
     is_old = jax.__version_info__ < (0, 10, 2) and text == "pytree structure error"  # JAX's own words since 0.10.2
     return pytest.raises(getattr(builtins, error), match="." if is_old else re.escape(text))
 
 
-def run_piece(page: Path, line: int, code: str, namespace: dict[str, Any]) -> None:
-    lines = [*code.splitlines(), ""]
+def run_piece(page: Path, line: int, code: str, namespace: dict[str, Any]) -> str:
+    """Run it, and return the message of the last error that it should raise."""
+    lines, message = [*code.splitlines(), ""], ""
     for statement in ast.parse(code).body:
         last, following = lines[(statement.end_lineno or 1) - 1 :][:2]
         said = last + (following if following.startswith("#") else "")
@@ -73,8 +84,10 @@ def run_piece(page: Path, line: int, code: str, namespace: dict[str, Any]) -> No
             value = eval(compile(ast.Expression(statement.value), str(page), "eval"), namespace)
             assert repr(value) == gives["value"], f"{page.name}, line {statement.lineno}: it gives {value!r}"
             continue
-        with raises(**promise.groupdict()) if promise else nullcontext():
+        with raises(**promise.groupdict()) if promise else nullcontext() as error:
             exec(compile(ast.Module([statement], []), str(page), "exec"), namespace)
+        message = str(error.value) if error else message
+    return message
 
 
 def public_names(module: ModuleType) -> set[str]:
@@ -109,21 +122,18 @@ WITH_CODE = [
 
 
 @pytest.mark.parametrize("page", WITH_CODE)
-def test_the_code_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_runs_from_top_to_bottom_and_prints_what_is_shown(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = outputs(page)
     module = ModuleType(f"page_{page.stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # annotations that are strings are looked up there
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as a reader has it
         for line, code in pieces(page):
-            run_piece(page, line, code, vars(module))
-
-
-@needs("optax.selective_transform")
-def test_the_readme_prints_the_table_that_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    _, first = next(pieces(README))
-    shown = next(match["code"] for match in fences(README) if match["language"] == "text")
-    with jax.numpy_dtype_promotion("standard"):
-        exec(first, {})
-    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown.splitlines()
+            message = run_piece(page, line, code, vars(module))
+            printed = capsys.readouterr().out or message
+            if line in shown:
+                assert [x.rstrip() for x in printed.splitlines()] == shown[line].splitlines(), f"{page.name}:{line}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -132,6 +142,7 @@ def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Pat
     text = page.read_text(encoding="utf-8")
     assert {fence["language"] for fence in fences(page)} <= {"python", "", "sh", "text", "toml"}
     assert text.count("```") == 2 * len(fences(page))
+    assert sum(fence["language"] == "text" for fence in fences(page)) == len(outputs(page))
     links = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", FENCE.sub("", text))
     files = [(page.parent / link).resolve().relative_to(ROOT) for link in links]
     assert [str(file) for file in files if not in_this_project(file).exists()] == []
