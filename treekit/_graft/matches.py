@@ -1,26 +1,27 @@
-"""Match the leaves of both trees by four rules: the first, and then, for each other leaf, one of the other three.
+"""Match the leaves of both trees: by name, or, for what is in optimizer states, by three more rules.
 
 In optimizer states, names depend on the wrappers. There, leaves are matched by these:
 
 | word | what it means |
 |---|---|
 | slot | what is the same in both trees: the keys above the outermost state; the class, the field, the parameter |
-| label | the keys between the outermost state and the leaf's own, without indices and fields: that of a `partition` |
+| label | the keys between the outermost state and that of the leaf, without indices and fields: that of a `partition` |
 | group | the states of one label, below the same keys |
-| moment | an array of a parameter, such as `mu`; of params that are one array, which have no names, it is a companion |
-| companion | any other array that is not a hyperparameter, such as `count` |
-| rivals, candidates | the new leaves, and the old values, that have the slot of a leaf |
-| sources | the candidates that a rule leaves |
+| moment | an array of a named parameter, such as `mu.w` |
+| companion | any other array that is not a hyperparameter, such as `count`, and `mu` of params that are one array |
+| candidates | the old values that have the slot of a leaf |
+| rivals | the new leaves that have its slot, itself included |
 
-1. By name: any leaf, unless both are in optimizer states.
+1. By name: any leaf, unless both have a slot in an optimizer state. An old value in a state has none there if `rename`
+   spells out a part of its name below that state.
 2. A moment gets the candidate with its label. If none has it, those whose labels no rival has: from the labels x and y
    to x and z, the moments of z are those of y.
-3. A companion gets the candidate in the old state
-   a. from which the moments in its own state come;
-   b. from which the moments in its group come, if its own state has no moments, as that of a schedule;
+3. A companion gets the candidate
+   a. in the old state from which the moments in its own state come;
+   b. with the label from which the moments in its group come, if its own state has no moments, as that of a schedule;
    c. with its label, as in rule 2, if its group has no moments, or no old moments are below the same keys.
 4. A hyperparameter gets the candidate with its label. If its group has moments, and old ones are below the same keys,
-   one of them must come from that label.
+   a moment of the group must come from that label too.
 
 For example, from `masked(inject_hyperparams(adam))`, in which labels are empty, to
 `partition({"x": inject_hyperparams(adam)})`, in which they are x. Each of these leaves has one candidate, that of the
@@ -32,13 +33,16 @@ same field of the same class:
 | `ScaleByAdamState.count` | yes: mu comes from its state (3a) |
 | `hyperparams.learning_rate` | no: it has another label (4) |
 
-If several sources or rivals are left:
+Each rule leaves some candidates, the sources, and the rivals that they may be for: in 2 and 3c those of these labels,
+in 3a the leaf alone, in 3b and 4 those of its label. Then:
 
 - Names decide, if sources and rivals have the same. They do not if some moment of the group has a single source of
   another name: a wrapper may have shifted indices, so that `1.count` is that of another state in the old tree.
-- A fresh leaf, which keeps its own value, uses up all of them.
-- Equal values decide, as counts often are. Moments do not: they are equal by chance, as zeros are. One count may be for
-  several new leaves; of other arrays, there must be as many as rivals that are not fresh.
+- Otherwise, a fresh leaf, which keeps its own value, uses up all its sources.
+- Several sources are decided if their values are equal, as those of counts often are. Those of moments are not: they
+  are equal by chance, as zeros are.
+- There must be as many sources as rivals that are not fresh, or more. But an array of shape () of integers, such as a
+  count, may be for several leaves.
 
 `rename` changes the slot of an old value, and not its state. What it moves to a slot replaces what was there.
 """
@@ -75,7 +79,7 @@ def match_leaves(new: Sequence[Leaf], old: Mapping[str, Source], fresh: Containe
         fresh: the names of the new leaves that keep their values.
 
     Raises:
-        ValueError: several old values are possible; the message lists them.
+        ValueError: several old values are possible for a leaf, or one for several leaves; the message lists them.
     """
     by_name = _by_name(new, old)
     in_states = [leaf for leaf in new if leaf.slot.kind and leaf not in by_name]
@@ -104,7 +108,7 @@ class _States:
 
     @functools.cached_property
     def groups_with_other_names(self) -> set[Group]:
-        """The groups with a moment that has another name in the old tree, so that names do not decide."""
+        """The groups with a moment that had another name, after `rename`, so that names do not decide."""
         options = [(leaf, self.of_label(leaf)[1]) for leaf in self.leaves if leaf.slot.is_moment]
         return {leaf.state.group for leaf, sources in options if len(sources) == 1 and sources[0].name != leaf.name}
 
@@ -141,7 +145,7 @@ def _labelled(leaves: Iterable[X], labels: Container[Names]) -> list[X]:
 
 
 def _by_name(new: Iterable[Leaf], old: Mapping[str, Source]) -> Matches:
-    """Match leaves by name, unless both are in optimizer states (rule 1)."""
+    """Match leaves by name, unless both have a slot in an optimizer state (rule 1)."""
     pairs = [(leaf, old[leaf.name]) for leaf in new if leaf.name in old]
     return {leaf: [source] for leaf, source in pairs if not (leaf.slot.kind and source.slot.kind)}
 
@@ -180,15 +184,15 @@ def _origins(new: Iterable[Leaf], matches: Matches, states: _States) -> _Origins
 
 
 def _companions(states: _States, origins: _Origins) -> Matches:
-    """Match the rest of each state, which follows its moments (rule 3)."""
+    """Match the rest of each state but hyperparameters; it follows the moments, where there are some (rule 3)."""
     matches: Matches = {}
     for leaf in [x for x in states.leaves if not (x.slot.is_moment or x.slot.is_hyperparam)]:
         rivals, candidates = states.of_slot(leaf)
         if leaf.state in origins.of_state:
-            # 3a: from where the moments in its own state come. Other states follow moments of their own.
+            # 3a: from where the moments in its own state come. They have decided, so no other leaf is a rival.
             rivals, sources = [leaf], [x for x in candidates if x.state in origins.of_state[leaf.state]]
         elif leaf.state.group in origins.of_group:
-            # 3b: from where the moments in its group come.
+            # 3b: with the labels from which the moments in its group come.
             labels = {state.labels for state in origins.of_group[leaf.state.group]}
             rivals, sources = _labelled(rivals, {leaf.state.labels}), _labelled(candidates, labels)
         else:
@@ -247,8 +251,9 @@ def _have_same_values(sources: Sequence[Source]) -> bool:
 
 def _undecided(rivals: Sequence[Leaf], sources: Sequence[Source]) -> ValueError:
     """Return the error of leaves that no rule decides, with a `rename` of one state to another."""
-    pairs = [(source.state.start, rival.state.start) for source in sources for rival in rivals]
-    pattern, target = (f"{start}**" for start in next((pair for pair in pairs if pair[0] != pair[1]), pairs[0]))
+    starts = [(source.state.start, rival.state.start) for source in sources for rival in rivals]
+    # To rename a state to its own name matches what is in it by name.
+    pattern, target = (f"{start}**" for start in next((pair for pair in starts if pair[0] != pair[1]), starts[0]))
     mine, its = "".join(f"\n  {x.name}" for x in rivals), "".join(f"\n  {x.path}" for x in sources)
     return ValueError(
         f"graft cannot decide which old value goes where. The new leaves:{mine}\nThe old leaves:{its}\n"
