@@ -5,6 +5,7 @@ import functools
 import pickle
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -127,3 +128,7 @@ def test_what_jax_rebuilds_is_what_it_was(way: str, tx: Any) -> None:
     again = REBUILT[way](tx)
     assert type(again) is type(tx) and again == tx
     assert own_core(tx) is not None and own_core(again) is own_core(tx)
+
+
+def test_what_has_only_the_init_of_a_transformation_has_no_core() -> None:
+    assert own_core(types.SimpleNamespace(init=tko.adam(1e-3).init)) is None

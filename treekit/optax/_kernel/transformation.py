@@ -80,7 +80,7 @@ def own_core(tx: Any) -> Core | None:
     init: Any = getattr(tx, "init", None)
     with contextlib.suppress(KeyError, TypeError):  # another one's `init`, which perhaps cannot be a key
         update, core = _CORES[init]
-        return core if update is tx.update else None
+        return core if update is getattr(tx, "update", None) else None
     return None
 
 
