@@ -14,11 +14,11 @@ PACKAGES = ("treekit-jax", "jax", "optax", "equinox", "flax", "chex", "jax_datac
 # Read the first paragraph against the figures after each run.
 HEAD = f"""# Benchmarks
 
-Slower than a peer: nodes are flattened in 1.4 times the time of dataclasses registered in C++, and created in 7 times
+Slower than a peer: nodes are flattened in 1.4 times the time of dataclasses registered in C++, and created in 8 times
 that of dataclasses that check nothing; outside of `jit`, `dtype_preserving_tree_map` takes 1.6 to 5 times the time of a
-plain map; a `MultiSteps` is traced in 1.0 to 1.3 times Optax's time, everything else in 1.0 to 1.1, and what runs
-outside of `jit` takes 1.0 to 1.4 times Optax's. As fast or faster: a compiled step takes Optax's time, and a round of
-`MultiSteps` an eighth to a tenth of it, though not on GPUs and TPUs, where XLA fuses most of that work; nodes are
+plain map; a `MultiSteps` is traced in 0.9 to 1.3 times Optax's time, everything else in 0.9 to 1.1, and what runs
+outside of `jit` takes 1.0 to 1.3 times Optax's. As fast or faster: a compiled step takes Optax's time, and a round of
+`MultiSteps` an eighth to a twelfth of it, though not on GPUs and TPUs, where XLA fuses most of that work; nodes are
 rebuilt and mapped faster than those of every peer but NamedTuple.
 
 Written by `make bench` on {datetime.date.today()}: {setting(*PACKAGES)}.

@@ -53,6 +53,11 @@ LAYERS: dict[str, Callable[[], Any]] = {
 }
 
 
+def trees() -> dict[str, Any]:
+    """A list of layers of each kind."""
+    return {kind: [layer() for _ in range(LEAVES // len(FIELDS))] for kind, layer in LAYERS.items()}
+
+
 def replacing(tree: Any) -> dict[str, Calls]:
     """`tree_at`, by what is replaced and by library, on a list of layers."""
     middle = len(tree) // 2
@@ -115,8 +120,8 @@ def sections() -> Iterator[Section]:
     text = f"On trees of {LEAVES:,} leaves: Equinox's time / treekit's."
     for title, make in (("Filtering", filtering), ("tree_at", replacing)):
         columns: dict[str, dict[str, object]] = {}
-        for kind, layer in LAYERS.items():
-            each = make([layer() for _ in range(LEAVES // len(FIELDS))])
+        for kind, tree in trees().items():
+            each = make(tree)
             columns[kind] = {what: compare(libraries, base="treekit")["Equinox"] for what, libraries in each.items()}
         yield Section(f"{title}, against Equinox", text, columns)
 

@@ -23,9 +23,6 @@ WORK = 60 if QUICK else 6_000  # leaves times rounds, about
 Make = Callable[[Any, int], optax.GradientTransformation]  # from the module, Optax's or ours, and the number of leaves
 
 
-BARE = optax.adam(1e-3)  # any transformation of the user's own
-
-
 def _stack(o: Any, n: int) -> Any:
     """All of them around one optimizer."""
     masked = o.masked(o.inject_hyperparams(o.adamw)(1e-3), [i % 2 == 0 for i in range(n)])
@@ -36,7 +33,6 @@ STACK = "MultiSteps(masked(inject_hyperparams(adamw)))"
 # Half of the leaves are masked; a tree, since what a function of the user's costs is not ours.
 PAIRS: dict[str, Make] = {
     "adam": lambda o, n: o.adam(1e-3),
-    "adam, at the boundary": lambda o, n: BARE if o is optax else tko.chain(BARE),
     "masked": lambda o, n: o.masked(o.adam(1e-3), [i % 2 == 0 for i in range(n)]),
     "partition": lambda o, n: o.partition({"a": o.adam(1e-3), "b": o.sgd(1e-3)}, ["ab"[i % 2] for i in range(n)]),
     "inject_hyperparams": lambda o, n: o.inject_hyperparams(o.adam)(1e-3),

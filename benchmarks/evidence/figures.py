@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from jax import monitoring
 
 import treekit.optax as tko
-from benchmarks import wrappers
-from benchmarks._timing import QUICK, setting
+from benchmarks import trees, wrappers
+from benchmarks._timing import QUICK, compare, setting
 from benchmarks.evidence.accelerators import ACCUMULATED, FINITE, NESTED, WRAPPERS, rounded, square, steps
 from benchmarks.evidence.compiled import GPU, TPU, compile_step, in_units, unit_of
 from benchmarks.evidence.hlo import bytes_moved, of_accepted
@@ -177,7 +177,12 @@ TIMES = [
 
 
 def of_times() -> Iterator[Figure]:
-    """Treekit's time divided by Optax's."""
+    """Treekit's time divided by Equinox's or Optax's."""
+    for kind, tree in trees.trees().items():
+        for what, calls in {**trees.filtering(tree), **trees.replacing(tree)}.items():
+            ratio = compare(calls, base="Equinox")["treekit"]
+            title = f"{what} of {kind}, {trees.LEAVES:,} leaves, treekit / Equinox"
+            yield Figure(title, round(ratio.median, 2), 1, of_time=True, note=f"{ratio.low:.2f} to {ratio.high:.2f}")
     for way, leaves, goal in TIMES:
         for name, ratio in wrappers.ratios(way, leaves).items():
             title = f"{way}, {leaves:,} leaves, treekit / Optax: {name}"
