@@ -4,16 +4,16 @@ In optimizer states, names depend on the wrappers. There, leaves are matched by 
 
 | word | what it means |
 |---|---|
-| slot | what is the same in both trees: the keys above the outermost state; the class, the field, the parameter |
-| label | the keys between the outermost state and that of the leaf, without indices and fields: that of a `partition` |
+| slot | what is the same in both trees: keys above the outermost state; class of the innermost, field, parameter |
+| label | the keys between the outermost state and the innermost, without indices and fields: that of a `partition` |
 | group | the states of one label, below the same keys |
 | moment | an array of a named parameter, such as `mu.w` |
 | companion | any other array that is not a hyperparameter, such as `count`, and `mu` of params that are one array |
 | candidates | the old values that have the slot of a leaf |
-| rivals | the new leaves that have its slot, itself included |
+| rivals | the new leaves that have its slot, itself included, and are not matched by name |
 
-1. By name: any leaf, unless both have a slot in an optimizer state. An old value in a state has none there if `rename`
-   spells out a part of its name below that state.
+1. By name: any leaf, unless both have a slot in an optimizer state. An old value has none there if `rename` writes out
+   the name of its outermost state, or more of its name.
 2. A moment gets the candidate with its label. If none has it, those whose labels no rival has: from the labels x and y
    to x and z, the moments of z are those of y.
 3. A companion gets the candidate
@@ -31,18 +31,21 @@ same field of the same class:
 |---|---|
 | `ScaleByAdamState.mu.w` | yes: no rival has the label of the candidate, and no candidate has x (2) |
 | `ScaleByAdamState.count` | yes: mu comes from its state (3a) |
+| `InjectHyperparamsState.count` | yes: mu, which is in its group, comes from that label (3b) |
 | `hyperparams.learning_rate` | no: it has another label (4) |
 
-Each rule leaves some candidates, the sources, and the rivals that they may be for: in 2 and 3c those of these labels,
-in 3a the leaf alone, in 3b and 4 those of its label. Then:
+Each rule leaves some of the candidates, which are called sources, and the rivals that they may be for: in 2 and 3c
+those of these labels, in 3a the leaf alone, in 3b and 4 those of its label. Then:
 
 - Names decide, if sources and rivals have the same. They do not if some moment of the group has a single source of
   another name: a wrapper may have shifted indices, so that `1.count` is that of another state in the old tree.
 - Otherwise, a fresh leaf, which keeps its own value, uses up all its sources.
 - Several sources are decided if their values are equal, as those of counts often are. Those of moments are not: they
   are equal by chance, as zeros are.
-- There must be as many sources as rivals that are not fresh, or more. But an array of shape () of integers, such as a
-  count, may be for several leaves.
+- There must be as many sources as rivals that are not fresh, or more. But an array of shape () of integers or bools,
+  such as a count, may be for several leaves.
+
+Anything else raises an error. A leaf without sources has no match.
 
 `rename` changes the slot of an old value, and not its state. What it moves to a slot replaces what was there.
 """
@@ -85,7 +88,7 @@ def match_leaves(new: Sequence[Leaf], old: Mapping[str, Source], fresh: Containe
     in_states = [leaf for leaf in new if leaf.slot.kind and leaf not in by_name]
     states = _States(in_states, _by_slot(in_states), _by_slot(x for x in old.values() if x.slot.kind), fresh)
     moments = _moments(states)
-    origins = _origins(new, by_name | moments, states)  # a moment may match by name a leaf that is in no state
+    origins = _origins(new, by_name | moments, states)  # `rename` may give a moment the whole name of another
     matches = by_name | moments | _companions(states, origins) | _hyperparams(states, origins)
     return {leaf: matches[leaf] for leaf in new if matches.get(leaf)}
 
@@ -108,7 +111,7 @@ class _States:
 
     @functools.cached_property
     def groups_with_other_names(self) -> set[Group]:
-        """The groups with a moment that had another name, after `rename`, so that names do not decide."""
+        """The groups with a moment whose single source has another name, after `rename`: names do not decide there."""
         options = [(leaf, self.of_label(leaf)[1]) for leaf in self.leaves if leaf.slot.is_moment]
         return {leaf.state.group for leaf, sources in options if len(sources) == 1 and sources[0].name != leaf.name}
 
@@ -176,8 +179,9 @@ def _origins(new: Iterable[Leaf], matches: Matches, states: _States) -> _Origins
     of_group: dict[Group, set[StateNode]] = defaultdict(set)
     old_keys = {slot.keys for slot in states.theirs if slot.is_moment}
     for leaf in new:
-        if leaf.slot.is_moment and leaf.slot.keys in old_keys:
-            origins = {source.state for source in matches.get(leaf, ())}
+        sources = matches.get(leaf, [])
+        if leaf.slot.is_moment and (sources or leaf.slot.keys in old_keys):
+            origins = {source.state for source in sources}
             of_state[leaf.state] |= origins
             of_group[leaf.state.group] |= origins
     return _Origins(of_state, of_group)

@@ -80,6 +80,21 @@ def test_unfreezing_in_the_middle_of_training_keeps_the_moments() -> None:
     assert len(report.dropped) == 4
 
 
+def test_counts_follow_moments_that_are_renamed_one_by_one_to_another_label() -> None:
+    def optimizer(a: str, b: str) -> Any:
+        return tko.partition({"x": tko.adam(0.1), "y": tko.adam(0.1)}, {"a": a, "b": b})
+
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    old = numbered(optimizer("x", "y").init(params))
+    name = "inner_states.{}.inner_state.0.{}.{}".format
+    pairs = [("x", "y", "a"), ("y", "x", "b")]
+    rename = {name(was, m, key): name(now, m, key) for was, now, key in pairs for m in ("mu", "nu")}
+    got, report = tk.graft(optimizer("y", "x").init(params), old, rename=rename)
+    assert report.fresh == report.dropped == report.refused == ()
+    for was, now, _ in pairs:
+        assert_trees_same(got.inner_states[now].inner_state, old.inner_states[was].inner_state)
+
+
 def test_a_state_of_params_that_were_filtered_by_hand_fits_one_of_masked_and_of_selective_transform() -> None:
     """None and MaskedNode leave out alike. So was the state that `filtered` made, which treekit had once."""
     mask = tk.path_mask("**.w")
