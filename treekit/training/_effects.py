@@ -27,7 +27,7 @@ class Effect(NamedTuple):
     """What one step does to one leaf.
 
     Attributes:
-        step: the root mean square of what a gradient of ones adds to the update, negative if it goes along the
+        step: the root mean square of what a gradient of ones adds to the update, with a minus if that goes along the
             gradient; None if it is unknown.
         decay: the root mean square of the update without a gradient; None if it is unknown.
         note: a remark, or "".
@@ -118,8 +118,7 @@ def _find_frozen(
 
     The gradients and params of these leaves, and the counts in the state, are multiplied by one number that `jax.vmap`
     traces. Whatever depends on one of them is then traced, such as the update of a schedule that is 0 now, which is the
-    product of 0 and a gradient. JAX computes everything else at once, also the counts of rounds: they are not
-    multiplied.
+    product of 0 and a gradient. The counts of a MultiSteps are not multiplied, since `_take_round` reads them.
     """
     treedef, frozen = jtu.tree_structure(params), still
     counts = [_is_count(x, entry) for x, entry in zip(jtu.tree_leaves(state), map_state(state, params), strict=True)]
@@ -178,7 +177,7 @@ def _if_finite(x: Any) -> Any:
 def _sizes_of(update: Any, rest: Any) -> tuple[Any, Any]:
     """Return the root mean squares of `update - rest`, negative if it goes along a gradient of ones, and of `rest`.
 
-    Without a gradient, some optimizers divide 0 by 0, so NaN in `rest` counts as 0 in the difference.
+    Without a gradient, some optimizers divide 0 by 0, so what is not finite in `rest` counts as 0 in the difference.
     """
     if update is None or rest is None:
         return 0.0, 0.0
@@ -197,7 +196,8 @@ def _take_round(
 ) -> list[Any]:
     """Return the update of one step for each leaf.
 
-    For a leaf of a MultiSteps, that is the sum of its updates in a round of equal gradients.
+    For a leaf of a MultiSteps, that is the sum of its updates in a round of equal gradients. For any other leaf, it is
+    the first update, also if this goes on until the rounds of others end.
     """
     extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
     treedef = jtu.tree_structure(params)
@@ -250,7 +250,7 @@ def filled(tree: Params, value: float, *, others: bool = True) -> Any:
 def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
     """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch."""
 
-    # `value_fn` has a `weight`, since line searches drop the arguments that their function does not name.
+    # `value_fn` has a `weight`, since line searches refuse arguments that their function does not name.
     def value_fn(candidate: object, weight: float = 1.0) -> Any:
         total: Any = jnp.float32(curvature)
         trees = (jtu.tree_leaves(tree, is_leaf=is_none) for tree in (candidate, params, grads))

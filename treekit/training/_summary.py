@@ -256,7 +256,7 @@ def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) 
     leaves, treedef = jtu.tree_flatten(start)
     entries = map_state(start, params)
     at_step = treedef.unflatten(
-        x + jnp.asarray(step, x.dtype) if _is_count(entry) else x for x, entry in zip(leaves, entries, strict=True)
+        x + jnp.asarray(step, x.dtype) if _is_set(entry) else x for x, entry in zip(leaves, entries, strict=True)
     )
     places, values = find_hyperparams(at_step), get_hyperparams(given)
     if unknown := values.keys() - places.keys():
@@ -266,7 +266,7 @@ def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) 
     return set_hyperparams(at_step, {key: x for key, x in values.items() if not places[key].scheduled})
 
 
-def _is_count(entry: Entry) -> bool:
+def _is_set(entry: Entry) -> bool:
     """Whether an array of a state is a count that `step` sets."""
     owner = entry.owner
     return owner is not None and is_of_optax(owner) and _COUNTS.get(owner.__name__) == entry.field
