@@ -13,7 +13,7 @@ from flax import nnx
 
 import treekit as tk
 from tests.optax import cases
-from tests.releases import keys, needs
+from tests.releases import as_pure, keys
 from tests.trees import untyped
 from treekit import optax as tko
 from treekit import training
@@ -141,6 +141,18 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
         FROZEN,
     ),
     "held until a later step": (lambda: tko.conditionally_mask(tko.sgd(0.5), lambda step: step >= 3), ZERO, ZERO),
+    "frozen before it is counted": (
+        lambda: tko.chain(tko.transforms.freeze({**dict.fromkeys(DECAYED, True), "body": False}), tko.adam(0.5)),
+        (0.5, 0, ""),
+        FROZEN,
+    ),
+    "frozen beside held rounds": (
+        lambda: split(
+            tko.conditionally_transform(tko.MultiSteps(tko.sgd(0.5), 3), lambda step: step >= 0), tko.set_to_zero()
+        ),
+        (0.5, 0, ""),
+        FROZEN,
+    ),
     "a sign of a warm-up": (lambda: tko.sign_sgd(LATE), ZERO, ZERO),
     "frozen by a mask, in 16 bits": (
         lambda: training.store_state(
@@ -301,7 +313,6 @@ TRAINED: dict[str, Callable[[], Any]] = {
 }
 
 
-@needs("flax.nnx.as_pure")
 @pytest.mark.parametrize("name", TRAINED)
 def test_of_flax_s_optimizer_it_shows_what_that_of_the_same_arrays_shows(name: str) -> None:
     model: Any = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
@@ -309,7 +320,7 @@ def test_of_flax_s_optimizer_it_shows_what_that_of_the_same_arrays_shows(name: s
     params = nnx.state(model, nnx.Param)
     for _ in range(2):
         found = training.summary(trainer.tx, params, trainer.opt_state)
-        plain = training.summary(trainer.tx, nnx.as_pure(params), nnx.as_pure(trainer.opt_state))
+        plain = training.summary(trainer.tx, as_pure(params), as_pure(trainer.opt_state))
         assert (found.rows, str(found)) == (plain.rows, str(plain))
         assert [row.note for row in found.rows if row.note.startswith("fails")] == []
         assert [(row.path, row.type) for row in found.rows] == [("bias", "f32[2]"), ("kernel", "f32[3,2]")]
@@ -399,6 +410,11 @@ def test_a_state_of_another_optimizer_fails() -> None:
     for optimizer in (tko.adam(0.5), optax.adam(0.5)):
         rows = training.summary(optimizer, PARAMS, tko.sgd(0.5, momentum=0.5).init(PARAMS)).rows
         assert {row.step for row in rows} == {None} and rows[0].note.startswith("fails: ")
+
+
+def test_a_class_without_a_module() -> None:
+    odd = type("Odd", (), {"__module__": None})()
+    assert [row.path for row in training.summary(tko.sgd(0.5), {"a": jnp.ones(2), "b": odd}).rows] == ["a", "b"]
 
 
 def test_nothing_to_optimize() -> None:

@@ -1,16 +1,18 @@
 """What does one step of an optimizer do to each leaf? Asked of the optimizer itself, by taking steps."""
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.custom_batching import custom_vmap
 
 from treekit._base.describe import describe_error
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.predicates import can_be_trained, is_parameter, is_traced
+from treekit._base.predicates import can_be_trained, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTreeDef, Updates
 from treekit._compare.prefix import flatten_updates
@@ -114,35 +116,53 @@ def _measure_twice(tx: GradientTransformation[Any], params: Params, state: OptSt
 def _find_frozen(
     tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None, still: list[bool]
 ) -> list[bool]:
-    """Return which of the leaves that do not move are frozen: no gradient, no param and no count can move them.
+    """Return which of the leaves that do not move are frozen: their update depends on no gradient and no param of them.
 
-    The gradients and params of these leaves, and the counts in the state, are multiplied by one number that `jax.vmap`
-    traces. Whatever depends on one of them is then traced, such as the update of a schedule that is 0 now, which is the
-    product of 0 and a gradient. The counts of a MultiSteps are not multiplied, since `_take_round` reads them.
+    The gradients and params of these leaves are multiplied by a number over which `jax.vmap` maps. What depends on it
+    is batched, such as the update of a schedule that is 0 now, which is the product of 0 and a gradient. JAX computes
+    everything else at once.
+
+    A transformation may ask a count whether to use the gradients. So the counts in the state are traced, by a `vmap`
+    around that one: if they are not known, both answers are computed. The counts of a MultiSteps are known, since
+    `_take_round` reads them. If the user's own code reads a count, it has to be known too.
     """
-    treedef, frozen = jtu.tree_structure(params), still
-    counts = [_is_count(x, entry) for x, entry in zip(jtu.tree_leaves(state), map_state(state, params), strict=True)]
+    treedef, (state_leaves, state_treedef) = jtu.tree_structure(params), jtu.tree_flatten(state)
+    are_counts = [_is_count(x, entry) for x, entry in zip(state_leaves, map_state(state, params), strict=True)]
+    is_batched = [False] * sum(still)
+
+    @custom_vmap
+    def ask(updates: list[Any]) -> list[Any]:
+        return updates
+
+    @ask.def_vmap
+    def answer(_: int, batched: list[list[Any]], updates: list[Any]) -> tuple[list[Any], list[Any]]:
+        is_batched[:] = map(bool, batched[0][1:])
+        return updates, batched[0]
 
     def scaled(structure: PyTreeDef, tree: Any, which: list[bool], factor: Any) -> Any:
-        leaves = structure.flatten_up_to(tree)
-        return structure.unflatten(
-            x * factor.astype(x.dtype) if is_scaled else x for x, is_scaled in zip(leaves, which, strict=True)
-        )
+        pairs = zip(structure.flatten_up_to(tree), which, strict=True)
+        return structure.unflatten(x * factor.astype(x.dtype) if is_scaled else x for x, is_scaled in pairs)
 
-    def step(factor: Any) -> Any:
-        nonlocal frozen  # set while `vmap` traces, whose result is not used
+    def step(of_counts: Any, factor: Any) -> Any:
         grads = scaled(treedef, filled(params, 1.0, others=False), still, factor)
-        traced_params = scaled(treedef, params, still, factor)
-        traced_state = scaled(jtu.tree_structure(state), state, counts, factor)
-        updates = _take_round(tx, traced_params, grads, traced_state, curvature)
-        frozen = [is_still and not is_traced(x) for x, is_still in zip(updates, still, strict=True)]
+        start = scaled(state_treedef, state, are_counts, of_counts)
+        updates = _take_round(tx, scaled(treedef, params, still, factor), grads, start, curvature)
+        # The factor is batched, so it is asked about this `vmap`, and not about that of the counts.
+        ask([factor, *(x for x, is_still in zip(updates, still, strict=True) if is_still)])
         return factor
 
+    def mapped(of_counts: Any) -> Any:
+        return untyped.vmap(functools.partial(step, of_counts))(jnp.ones(1))
+
     try:
-        untyped.vmap(step)(jnp.ones(1))
+        untyped.vmap(mapped)(jnp.ones(1))
     except Exception:  # an optimizer of the user's may look at values, and raise anything
-        return [False] * len(still)
-    return frozen
+        try:
+            mapped(jnp.ones(()))
+        except Exception:
+            return [False] * len(still)
+    batched = iter(is_batched)
+    return [is_still and not next(batched) for is_still in still]
 
 
 def _is_count(x: Any, entry: Entry) -> bool:

@@ -44,7 +44,7 @@ _COUNTS = {
 }
 
 
-_LARGEST_COUNT = np.iinfo(np.int32).max
+_LARGEST_STEP = 2**30  # counts are int32, and increase from it by the steps that are taken
 
 _NOTE_OF_LATER_STATE = (
     "From this state, step and decay are the sizes of one update, with the moments of the state, and not rates. "
@@ -176,7 +176,7 @@ def summary(
 
     Raises:
         TypeError: `optimizer` is not a transformation; `params` has the state of an optimizer; or `step` is not an int.
-        ValueError: `step` is negative or too large for int32; or, with `step`, `state` has hyperparameters that the
+        ValueError: `step` is negative or above 2**30; or, with `step`, `state` has hyperparameters that the
             optimizer does not have.
 
     >>> import jax.numpy as jnp
@@ -247,8 +247,8 @@ def _rows(
 def _check_step(step: Any) -> None:
     if not issubdtype(dtype_of(step), jnp.integer) or np.shape(step) != () or is_traced(step):
         raise TypeError(f"step must be an int, the number of updates before that step, found {describe_value(step)}")
-    if not 0 <= int(step) <= _LARGEST_COUNT:
-        raise ValueError(f"step must be at least 0, the first step, and fit in int32, found {describe_value(step)}")
+    if not 0 <= int(step) <= _LARGEST_STEP:
+        raise ValueError(f"step must be from 0, the first step, to 2**30, found {describe_value(step)}")
 
 
 def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) -> Any:
