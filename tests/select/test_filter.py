@@ -1,7 +1,7 @@
 """filter, partition and combine agree with Equinox's, whose contract they keep."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -55,6 +55,20 @@ def test_combine_takes_the_first_that_is_not_none(rows: list[list[Any]]) -> None
 def test_what_is_kept_whole_by_is_leaf_is_combined_whole() -> None:
     tree, is_pair = [(1, 2), "x"], lambda x: x == (1, 2)
     assert tk.combine(*tk.partition(tree, is_pair, is_leaf=is_pair), is_leaf=is_pair) == tree
+
+
+def test_is_leaf_sees_the_first_of_the_trees_that_are_combined() -> None:
+    """Where that has None, so has not the other, whose nodes may have it inside."""
+
+    class Pair(NamedTuple):
+        w: Any
+
+    def is_leaf(x: Any) -> bool:
+        return isinstance(x, Pair) and x.w.ndim == 2
+
+    tree = [Pair(np.ones((1, 2))), Pair(np.ones(1))]
+    parts = tk.partition(tree, lambda x: isinstance(x, np.ndarray), is_leaf=is_leaf)
+    assert identical(tk.combine(*parts, is_leaf=is_leaf), eqx.combine(*parts, is_leaf=is_leaf))
 
 
 def test_a_predicate_sees_each_leaf_once() -> None:

@@ -125,7 +125,8 @@ class LeafMask(MaskSpec):
 
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        asked = [i for i, x in enumerate(leaves) if is_array(x) or is_ref(x) or isinstance(x, jax.ShapeDtypeStruct)]
+        leaves = [x[...] if is_ref(x) else x for x in leaves]  # in JAX 0.7 and 0.8, a Ref has no `ndim`
+        asked = [i for i, x in enumerate(leaves) if is_array(x) or isinstance(x, jax.ShapeDtypeStruct)]
         answers: list[Any] = [None] * len(leaves)
         for i, answer in zip(asked, answers_of("leaf_mask", self.predicate, asked, leaves, treedef), strict=True):
             answers[i] = answer
