@@ -52,6 +52,24 @@ def test_a_tree_onto_itself_is_kept(tree: Any) -> None:
     assert len(report) == len(report.kept) == len(leaves)
 
 
+class Attributes(dict[str, Any]):
+    """A mapping that raises another error for an attribute that it does not have."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_no_attributes_of_nodes_are_asked_for() -> None:
+    untyped.tree_util.register_pytree_with_keys(
+        Attributes,
+        lambda x: ([(jax.tree_util.DictKey(key), x[key]) for key in sorted(x)], tuple(sorted(x))),
+        lambda keys, values: Attributes(zip(keys, values, strict=True)),
+    )
+    model = Attributes(a=jnp.ones(2))
+    got, report = tk.graft(model, model)
+    assert_trees_same(got, model)
+    assert report.fresh == ()
+
+
 def test_what_becomes_of_each_leaf() -> None:
     new = {"a": zeros(2), "b": zeros(2), "c": zeros(3), "d": zeros(2), "f": jax.nn.relu, "n": 0, "none": None}
     old = {"a": ones(2), "c": ones(2), "d": ones(2, jnp.bfloat16), "e": ones(1), "f": "relu", "n": 7, "none": ones(1)}

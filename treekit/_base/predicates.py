@@ -169,7 +169,7 @@ _OTHER_STATES = ("ApplyEvery", "WeightDecaySchedule")  # Optax's, whose names do
 
 def is_of_optax(cls: type[Any]) -> bool:
     """Whether a class is defined in Optax or treekit."""
-    return cls.__module__.partition(".")[0] in ("optax", "treekit")
+    return str(cls.__module__).partition(".")[0] in ("optax", "treekit")
 
 
 def has_name_of_state(cls: type[Any]) -> bool:

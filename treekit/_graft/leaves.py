@@ -171,7 +171,7 @@ def _as_array(x: object, name: str) -> Any:
 
 def _is_state(x: object) -> bool:
     """Whether `x` is a named tuple that is called as an optimizer state. Optax's EmptyState, without fields, is one."""
-    return hasattr(x, "_fields") and has_name_of_state(type(x)) and isinstance(x, tuple)
+    return has_name_of_state(type(x)) and issubclass(type(x), tuple) and hasattr(x, "_fields")
 
 
 def _is_outermost(x: object) -> bool:

@@ -77,4 +77,4 @@ for cls in existing(optax, "SnapshotState"):
 
 def is_optimizer_state(x: object) -> bool:
     """Whether `x` is a state of a class of Optax or treekit."""
-    return is_of_optax(type(x)) and has_name_of_state(type(x))
+    return has_name_of_state(type(x)) and is_of_optax(type(x))
