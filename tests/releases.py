@@ -13,6 +13,8 @@ import jax
 import pytest
 from packaging.version import Version
 
+from treekit._base.flax import values_of_variables
+
 
 @functools.cache
 def has(need: str) -> bool:
@@ -51,5 +53,6 @@ new_ref: Any = _first("jax.new_ref")
 reshard: Any = _first("jax.sharding.reshard", "jax.experimental.shard.reshard")
 set_mesh: Any = _first("jax.set_mesh", "jax.sharding.use_mesh")
 shard_map: Any = _first("jax.shard_map", "jax.experimental.shard_map.shard_map")
+as_pure: Any = _first("flax.nnx.as_pure") or values_of_variables
 nnx_list: Any = _first("flax.nnx.List") or list  # before Flax 0.12, a list may contain layers
 P: Any = jax.sharding.PartitionSpec

@@ -14,7 +14,7 @@ from flax import nnx
 
 import treekit as tk
 from tests.optax import cases
-from tests.releases import keys, needs, new_ref
+from tests.releases import as_pure, keys, needs, new_ref
 from treekit import optax as tko
 from treekit import training
 from treekit.testing import check_transformation
@@ -244,17 +244,16 @@ def test_what_masked_leaves_out_is_taken_from_the_params() -> None:
     np.testing.assert_allclose(average.weight, expected([layer.weight for layer in layers], 0.5), rtol=2e-6)
 
 
-@needs("flax.nnx.as_pure")
 def test_in_flax_s_optimizer_for_its_params_and_its_model() -> None:
     model: Any = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
     optimizer: Any = nnx.Optimizer(model, tko.chain(training.params_ema(0.5), tko.sgd(0.5)), wrt=nnx.Param)
-    history = [nnx.as_pure(nnx.state(model, nnx.Param))]
+    history = [as_pure(nnx.state(model, nnx.Param))]
     for _ in range(3):
         optimizer.update(model, jax.tree.map(jnp.ones_like, nnx.state(model, nnx.Param)))
-        history.append(jax.tree.map(jnp.copy, nnx.as_pure(nnx.state(model, nnx.Param))))
+        history.append(jax.tree.map(jnp.copy, as_pure(nnx.state(model, nnx.Param))))
     wanted = [expected([p[key] for p in history], 0.5) for key in ("bias", "kernel")]
     pairs = [(optimizer.opt_state, x) for x in (model, nnx.state(model, nnx.Param))]
-    for state, params in [*pairs, (nnx.as_pure(optimizer.opt_state), history[-1])]:
+    for state, params in [*pairs, (as_pure(optimizer.opt_state), history[-1])]:
         average = training.get_params_ema(state, params)
         assert type(average) is type(params)
         for x, y in zip(jax.tree.leaves(average), wanted, strict=True):

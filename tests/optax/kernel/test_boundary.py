@@ -15,7 +15,7 @@ from flax import nnx
 
 import treekit as tk
 from tests.optax import cases
-from tests.releases import has, keys, needs, new_ref
+from tests.releases import as_pure, has, keys, needs, new_ref
 from tests.trees import untyped
 from treekit import optax as tko
 from treekit import training
@@ -330,10 +330,9 @@ def test_a_mask_or_labels_of_nnx_variables_are_read_by_their_values() -> None:
             assert (x != new).any() == (x.ndim == 2)
 
 
-@needs("flax.nnx.as_pure")
 def test_a_mask_may_have_variables_next_to_other_leaves() -> None:
     variables: Any = nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-    params = {"layer": nnx.as_pure(variables), "scale": ONES}
+    params = {"layer": as_pure(variables), "scale": ONES}
     mask = {"layer": jax.tree.map(lambda x: x.ndim == 2, variables), "scale": True}
     traced = jax.tree.leaves(tko.masked(tko.trace(0.9), mask).init(params))
     assert [x.shape for x in traced] == [(2, 3), (2,)]

@@ -20,7 +20,7 @@ from flax.training.train_state import TrainState
 
 import treekit as tk
 from tests.optax import cases, factories
-from tests.releases import needs, nnx_list
+from tests.releases import as_pure, needs, nnx_list
 from treekit import optax as tko
 from treekit import training
 from treekit.testing import assert_trees_same
@@ -39,7 +39,7 @@ SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in ("eager", "TrainSta
 
 
 def params_of(net: Any) -> Any:
-    return nnx.as_pure(nnx.state(net, nnx.Param))
+    return as_pure(nnx.state(net, nnx.Param))
 
 
 def train(net: Any, tx: Any, steps: int = 3, *, how: str = "eager", extra: Any = None, by_example: bool = False) -> Any:
@@ -48,7 +48,7 @@ def train(net: Any, tx: Any, steps: int = 3, *, how: str = "eager", extra: Any =
 
     def step(net: Any, trainer: Any) -> None:
         grads = nnx.grad(lambda net: cases.loss(nnx.state(net, nnx.Param)))(net)
-        given = cases.extra_for(params_of(net), nnx.as_pure(grads)) if extra is None else extra
+        given = cases.extra_for(params_of(net), as_pure(grads)) if extra is None else extra
         trainer.update(net, jax.tree.map(lambda x: x[None], grads) if by_example else grads, **given)
 
     jitted = step if how == "eager" else nnx.jit(step)
@@ -287,7 +287,7 @@ def test_the_state_of_a_trainer_keeps_its_structure() -> None:
     for make in CONTAINERS.values():
         tx, net = tko.chain(make()), Net()
         _, trainer = train(net, tx)
-        params, state = params_of(net), nnx.as_pure(trainer.opt_state)
+        params, state = params_of(net), as_pure(trainer.opt_state)
         _, new_state = tx.update(params, state, params)
         assert cases.signature(new_state) == cases.signature(state)
 
@@ -345,7 +345,7 @@ def test_frozen_parts_do_not_change(mask: str, name: str, how: str) -> None:
 def test_what_is_frozen_in_a_trainer_has_no_state() -> None:
     net = Net(layers=2)
     _, trainer = train(net, FREEZE["selective_transform"](tk.path_mask("layers.0.**", "**.bias")))
-    moments = [name for name in tk.to_state_dict(nnx.as_pure(trainer.opt_state)) if "mu" in name.split(".")]
+    moments = [name for name in tk.to_state_dict(as_pure(trainer.opt_state)) if "mu" in name.split(".")]
     assert [name.rpartition("mu.")[2] for name in moments] == ["layers.1.kernel"]
 
 
