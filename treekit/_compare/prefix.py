@@ -20,7 +20,7 @@ def flatten_up_to(treedef: PyTreeDef, tree: PyTree, is_leaf: IsLeaf = None) -> l
     Args:
         treedef: the structure.
         tree: the tree.
-        is_leaf: what may be a leaf of the structure, and is no leaf to JAX. It decides only what is tried first.
+        is_leaf: what may be a leaf of the structure, and a node to JAX, as None. It decides only what is tried first.
 
     Raises:
         ValueError: the structure is not a prefix of the tree.
