@@ -2,8 +2,8 @@
 
 For optimizers of treekit and of plain Optax. `treekit.optax` has Optax's names; those here are treekit's own, so none
 of them can become one of Optax with another meaning. Each file can be removed without touching another, but for two:
-`_store` stores the codes of `_eight_bits` as `_rules` say, and `_summary` shows what `_effects` finds, with what
-`_hyperparams` reads.
+`_store` stores the codes of `_eight_bits` as `_rules` say, and `_summary` shows what `_effects` and `_frozen` find by
+`_round`, with what `_hyperparams` reads.
 """
 
 import typing as _typing

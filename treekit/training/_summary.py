@@ -24,8 +24,9 @@ from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.known_states import is_optimizer_state
 from treekit.optax._kernel.state_map import Entry, map_state, numbers_of_leaves
 from treekit.optax._kernel.transformation import GradientTransformation
-from treekit.training._effects import Effect, filled, find_effects
+from treekit.training._effects import Effect, find_effects
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
+from treekit.training._round import filled
 
 # The counts that `step` sets, by the name of their class, which is one of Optax or treekit, and their field: those that
 # only schedules and conditions read. A count that also corrects moments, as in adam, has to fit the moments.

@@ -1,0 +1,89 @@
+"""Take one step of an optimizer, or a whole round of a MultiSteps, to see what it does to each leaf."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from treekit._base.dtype import dtype_of
+from treekit._base.jax import jnp, jtu
+from treekit._base.predicates import can_be_trained
+from treekit._base.tree import is_none
+from treekit._base.types import OptState, Params, Updates
+from treekit._compare.prefix import flatten_updates
+from treekit.optax._kernel.state_map import map_state, numbers_of_leaves
+from treekit.optax._kernel.state_values import states_in
+from treekit.optax._kernel.transformation import GradientTransformation
+from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
+
+_MOST_MINI_STEPS = 1000
+
+
+def filled(tree: Params, value: float, *, others: bool = True) -> Any:
+    """Fill arrays that can have a gradient; those that are alike become one array. Other leaves are kept, or None."""
+    made: dict[Any, Any] = {}
+
+    def fill(x: Any) -> Any:
+        if not can_be_trained(x):
+            return x if others else None
+        key = x.shape, dtype_of(x), getattr(x, "sharding", None)
+        if key not in made:
+            made[key] = jnp.full_like(x, value)
+        return made[key]
+
+    return jtu.tree_map(fill, tree)
+
+
+def take_round(
+    tx: GradientTransformation[Any], params: Params, grads: Updates, state: OptState, curvature: float | None
+) -> list[Any]:
+    """Return the update of one step for each leaf.
+
+    For a leaf of a MultiSteps, that is the sum of its updates in a round of equal gradients. For any other leaf, it is
+    the first update, also if this goes on until the rounds of others end.
+    """
+    extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
+    treedef = jtu.tree_structure(params)
+    rounds = [(int(x.gradient_step), _accumulated(x, params)) for x in _multi_steps(state)]
+    totals: list[Any] = [None] * treedef.num_leaves
+    unfinished = set(range(treedef.num_leaves))  # all; later, the leaves of a MultiSteps whose round goes on
+    for _ in range(_MOST_MINI_STEPS):
+        updates, state = tx.update(grads, state, params, **extra)
+        for i, x in enumerate(flatten_updates(treedef, updates)):
+            if i in unfinished and x is not None:
+                totals[i] = x if totals[i] is None else totals[i] + x
+        now = [int(x.gradient_step) for x in _multi_steps(state)]
+        unfinished = {i for (start, leaves), n in zip(rounds, now, strict=True) if n == start for i in leaves}
+        if not unfinished:
+            return totals
+    raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")
+
+
+def _multi_steps(state: OptState) -> Iterator[Any]:
+    """Yield the states of MultiSteps in a state, also those inside of another one."""
+    for x in states_in(state, MULTI_STEPS_STATES).values():
+        yield x
+        yield from _multi_steps(x.inner_opt_state)
+
+
+def _accumulated(state: Any, params: Params) -> set[int]:
+    """Return the positions of the leaves whose gradients a MultiSteps accumulates.
+
+    Those are all leaves if its accumulators are not like the params, as inside of `optax.flatten`.
+    """
+    found = {entry.param for entry in map_state(state.acc_grads, params)}
+    return {i for i, number in enumerate(numbers_of_leaves(params)) if None in found or number in found}
+
+
+def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
+    """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch."""
+
+    # `value_fn` has a `weight`, since line searches refuse arguments that their function does not name.
+    def value_fn(candidate: object, weight: float = 1.0) -> Any:
+        total: Any = jnp.float32(curvature)
+        trees = (jtu.tree_leaves(tree, is_leaf=is_none) for tree in (candidate, params, grads))
+        for x, param, grad in zip(*trees, strict=True):
+            if can_be_trained(param):
+                away, slope = (jnp.ravel(y).real.astype(jnp.float32) for y in (x - param, grad))
+                total += jnp.sum(slope * away + curvature / 2 * away * away)
+        return total
+
+    return {"value": jnp.float32(curvature), "grad": grads, "value_fn": value_fn, "weight": 1.0}
