@@ -1,6 +1,6 @@
 """Match the leaves of both trees: by name, or, for what is in optimizer states, by three more rules.
 
-In optimizer states, names depend on the wrappers. There, leaves are matched by these:
+In optimizer states, names depend on the wrappers. The rules for them use these words:
 
 | word | what it means |
 |---|---|
@@ -14,8 +14,8 @@ In optimizer states, names depend on the wrappers. There, leaves are matched by 
 
 1. By name: any leaf, unless both have a slot in an optimizer state. An old value has none there if `rename` writes out
    the name of its outermost state, or more of its name.
-2. A moment gets the candidate with its label. If none has it, those whose labels no rival has: from the labels x and y
-   to x and z, the moments of z are those of y.
+2. A moment gets the candidate with its label. If none has it, the candidates are those whose labels no rival has: from
+   the labels x and y to x and z, the moments of z are those of y.
 3. A companion gets the candidate
    a. in the old state from which the moments in its own state come;
    b. with the label from which the moments in its group come, if its own state has no moments, as that of a schedule;
@@ -34,8 +34,8 @@ same field of the same class:
 | `InjectHyperparamsState.count` | yes: mu, which is in its group, comes from that label (3b) |
 | `hyperparams.learning_rate` | no: it has another label (4) |
 
-Each rule leaves some of the candidates, which are called sources, and the rivals that they may be for: in 2 and 3c
-those of these labels, in 3a the leaf alone, in 3b and 4 those of its label. Then:
+Each rule leaves some of the candidates, which are called sources, and the rivals that they may be for: in 3a the
+leaf alone, in 3b and 4 those with its label, and so in 2 and 3c, or those whose labels no candidate has. Then:
 
 - Names decide, if sources and rivals have the same. They do not if some moment of the group has a single source of
   another name: a wrapper may have shifted indices, so that `1.count` is that of another state in the old tree.
@@ -68,8 +68,8 @@ from treekit._graft.names import Source
 
 X = TypeVar("X", Leaf, Source)
 
-# The sources of new leaves. A leaf gets the first. All of them count as used, since a strict graft lists the old values
-# that nothing used: those after the first are equal to it, or the leaf is fresh, and might have got any of them.
+# The sources of new leaves. A leaf gets the first, unless it is fresh. All of them count as used, since a strict graft
+# lists the old values that nothing used: those after the first are equal to it, or the leaf might have got any of them.
 Matches = dict[Leaf, list[Source]]
 
 
@@ -164,8 +164,8 @@ class _Origins(NamedTuple):
 
     | a state, or a group | its entry |
     |---|---|
-    | without moments, or without old moments below the same keys | none |
-    | with moments that match nothing | an empty set |
+    | without moments, or whose moments match nothing, and no old ones are below the same keys | none |
+    | with other moments that match nothing | an empty set |
     | any other | the old states of what its moments match |
     """
 

@@ -15,7 +15,7 @@ from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._frozen import find_frozen
 from treekit.training._round import filled, take_round
 
-_STEEP, _FLAT = 1e3, 1e-3  # curvatures for which any line search finds different steps
+_STEEP, _FLAT = 1e3, 1e-3  # curvatures for which a line search finds different steps
 
 
 class Effect(NamedTuple):
@@ -38,7 +38,7 @@ class _Measured(NamedTuple):
 
     Attributes:
         first: the first.
-        second: the second, with other PRNG keys, or a loss of another curvature.
+        second: the second, with other PRNG keys, or a loss of another curvature; without keys and loss, the first.
         why_they_differ: the note of a leaf for which they differ.
         curvature: that of the loss of the first; None without a loss.
     """
@@ -54,7 +54,7 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
 
     An optimizer that fails with a gradient alone may need a loss. It is then measured with two losses of different
     curvature: what differs depends on the loss. If the state has PRNG keys, the second measurement has others: what
-    differs is random.
+    differs without a loss is random.
 
     Args:
         tx: the optimizer.
@@ -69,7 +69,10 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
     still = [can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, measured.first, strict=True)]
     frozen = find_frozen(tx, params, state, measured.curvature, still) if any(still) else [False] * len(leaves)
     pairs = zip(measured.first, measured.second, strict=True)
-    known = [_effect_of(*pair, measured.why_they_differ, x, when) for pair, x in zip(pairs, frozen, strict=True)]
+    known = [
+        _effect_of(*pair, measured.why_they_differ, is_frozen, when)
+        for pair, is_frozen in zip(pairs, frozen, strict=True)
+    ]
     return [one if can_be_trained(x) else _no_effect(x) for x, one in zip(leaves, known, strict=True)]
 
 
@@ -136,7 +139,7 @@ def _if_finite(x: Any) -> Any:
 
 
 def _sizes_of(update: Any, rest: Any) -> tuple[Any, Any]:
-    """Return the root mean squares of `update - rest`, negative if it goes along a gradient of ones, and of `rest`.
+    """Return the root mean square of `update - rest`, with a minus if it goes along a gradient of ones; and of `rest`.
 
     Without a gradient, some optimizers divide 0 by 0, so what is not finite in `rest` counts as 0 in the difference.
     """
@@ -153,7 +156,7 @@ _sizes: Any = untyped.jit(_sizes_of)
 
 
 def _with_other_keys(state: OptState) -> Any:
-    """Return a state with other PRNG keys, of the new style or, as in Optax's noise, of the old; None without keys."""
+    """Return a state with other PRNG keys, of the new style or the old; None without keys."""
 
     def is_key(x: Any) -> bool:
         dtype = dtype_of(x)

@@ -38,7 +38,14 @@ def take_round(
     """Return the update of one step for each leaf.
 
     For a leaf of a MultiSteps, that is the sum of its updates in a round of equal gradients. For any other leaf, it is
-    the first update, also if this goes on until the rounds of others end.
+    the first update, even if more steps are taken until the rounds of other leaves end.
+
+    Args:
+        tx: the optimizer.
+        params: the params.
+        grads: the gradients, the same in each step of a round; None for a leaf without one.
+        state: the state before the step.
+        curvature: that of a made-up loss, for an optimizer that needs one; None passes no loss.
     """
     extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
     treedef = jtu.tree_structure(params)
@@ -74,7 +81,10 @@ def _accumulated(state: Any, params: Params) -> set[int]:
 
 
 def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
-    """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch."""
+    """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch.
+
+    The loss at the params is the curvature too, so that steps differ that depend on its value.
+    """
 
     # `value_fn` has a `weight`, since line searches refuse arguments that their function does not name.
     def value_fn(candidate: object, weight: float = 1.0) -> Any:
