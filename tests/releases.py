@@ -44,6 +44,16 @@ def _first(*names: str) -> Any:
     return next(map(pkgutil.resolve_name, filter(has, names)), None)
 
 
+# The arguments of `nnx.var_defaults`: variables of Flax are nodes of arrays or of references, or leaves themselves.
+VARIABLES = [
+    {"hijax": False},
+    {"ref": True},
+    *(
+        pytest.param(kind, marks=needs("jax.experimental.hijax.instantiate_zeros"))
+        for kind in ({"hijax": True}, {"hijax": True, "ref": True})
+    ),
+]
+
 # CPUs have a second kind of memory from this release on.
 HOST_MEMORY = "jax>=0.7.1"
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from flax import nnx
 from hypothesis import given
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 
 import treekit as tk
-from tests.releases import HOST_MEMORY, P, needs, nnx_list
+from tests.releases import HOST_MEMORY, VARIABLES, P, needs, nnx_list
 from tests.trees import trees, untyped
 from treekit.testing import assert_trees_same
 
@@ -212,7 +212,7 @@ def aligned(count: int) -> Any:
 
 
 DEVICE = untyped.devices()[0]
-REPLICATED = NamedSharding(untyped.make_mesh((1,), ("x",)), P())
+REPLICATED = NamedSharding(untyped.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,)), P())
 # What a new leaf is.
 KINDS: dict[str, Any] = {
     "an array": zeros(64),
@@ -253,9 +253,8 @@ class Net(nnx.Module):
 
 
 @needs("flax.nnx.var_defaults")
-@pytest.mark.parametrize("kind", [{"hijax": False}, {"hijax": True}, {"ref": True}, {"hijax": True, "ref": True}])
+@pytest.mark.parametrize("kind", VARIABLES)
 def test_the_result_shares_no_variables_of_flax(kind: Any) -> None:
-    """Variables are nodes of arrays or of references, or leaves themselves."""
     flax: Any = nnx
     with flax.var_defaults(**kind):
         new, old = Net(0), Net(5)

@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import treekit as tk
-from tests.releases import needs, new_ref
+from tests.releases import VARIABLES, needs, new_ref
 from tests.trees import Box, Point, Twig, follow, identical, places, trees, untyped
 
 
@@ -205,8 +205,6 @@ EDITS: dict[str, Callable[[Any], Any]] = {
     "a variable": lambda net: tk.tree_at(lambda net: net.first.bias, net, replace_fn=lambda x: x),
     "another part": lambda net: tk.tree_at(lambda net: net.first, net, net.last),
 }
-# Variables are nodes of arrays or references, or leaves themselves.
-VARIABLES = [{"hijax": False}, {"hijax": True}, {"ref": True}, {"hijax": True, "ref": True}]
 
 
 @needs("flax.nnx.var_defaults")

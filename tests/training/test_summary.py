@@ -13,7 +13,7 @@ from flax import nnx
 
 import treekit as tk
 from tests.optax import cases
-from tests.releases import as_pure, keys
+from tests.releases import as_pure, keys, needs
 from tests.trees import untyped
 from treekit import optax as tko
 from treekit import training
