@@ -8,25 +8,20 @@ from treekit._base.describe import type_name
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
 from treekit._base.tree import as_none, children_of, describe_keys, is_mapping, is_none
-from treekit._base.types import IsLeaf, KeyPath, PyTree, PyTreeDef, Updates
+from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 from treekit._compare.pairs import walk_pairs
 
 
-def flatten_up_to(treedef: PyTreeDef, tree: PyTree, is_leaf: IsLeaf = None) -> list[Any]:
+def flatten_up_to(treedef: PyTreeDef, tree: PyTree) -> list[Any]:
     """Flatten a tree up to a structure, as `treedef.flatten_up_to` does.
 
     The error of that has the `repr` of a whole subtree, for which JAX copies all of its arrays from their devices.
 
-    Args:
-        treedef: the structure.
-        tree: the tree.
-        is_leaf: what may be a leaf of the structure, and a node to JAX, as None. It decides only what is tried first.
-
     Raises:
         ValueError: the structure is not a prefix of the tree.
     """
-    for stop in dict.fromkeys((is_leaf, is_none)):  # most trees have this structure, perhaps with None as a leaf
-        leaves, structure = jtu.tree_flatten(tree, stop)
+    for is_leaf in (is_none, None):  # most trees have this structure, perhaps with None as a leaf
+        leaves, structure = jtu.tree_flatten(tree, is_leaf)
         if structure == treedef:
             return leaves
     parts: list[Any] = []
@@ -47,11 +42,11 @@ def _flatten_one_level(node: PyTree) -> tuple[list[Any], PyTreeDef]:
     return jtu.tree_flatten(node, is_leaf=lambda x: x is not node)
 
 
-def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any], is_leaf: IsLeaf = None) -> Iterator[list[Any]]:
-    """Flatten each of `rest`, as `flatten_up_to` does; raise a ValueError that says which of them does not fit."""
+def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:
+    """Flatten each of `rest` up to `treedef`; raise a ValueError that says which of them does not fit."""
     for i, tree in enumerate(rest):
         try:
-            yield flatten_up_to(treedef, tree, is_leaf)
+            yield flatten_up_to(treedef, tree)
         except ValueError as error:
             raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
 

@@ -154,7 +154,7 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
 
     stop = is_none if is_leaf is None else none_or_leaf
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    for others in flatten_up_to_each(treedef, rest, is_none):
+    for others in flatten_up_to_each(treedef, rest):
         leaves = [y if x is None else x for x, y in zip(leaves, others, strict=True)]
     out: T = treedef.unflatten(leaves)
     return out
