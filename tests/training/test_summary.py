@@ -1,6 +1,7 @@
 """summary: what the first step does to each leaf, as found by taking it."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -98,7 +99,7 @@ def test_a_warm_up_is_zero_in_the_first_step_and_a_later_state_shows_a_later_one
     state = tx.init(PARAMS)
     for i in range(3):
         rows = training.summary(tx, PARAMS, state).rows
-        assert {(row.step, row.note) for row in rows} == {(0.25 * i, "" if i else "0 in the first step")}
+        assert {(row.step, row.note) for row in rows} == {(0.25 * i, "" if i else "0 in this step")}
         assert {(row.step, row.note) for row in training.summary(tx, PARAMS, step=i).rows} == {
             (0.25 * i, "" if i else "0 at step 0")
         }
@@ -204,6 +205,13 @@ def test_rows_say_what_was_seen(make: Callable[[], Any], body: Seen, others: See
     assert seen(found) == [body] * 2 + [others] * 2
     assert found.totals["unmoved"] == 2 * (body[:2] == (0, 0)) + 2 * (others[:2] == (0, 0))
     assert body[2] in str(found)
+
+
+def test_what_depends_on_the_loss_and_what_is_random_are_told_apart() -> None:
+    noise = tko.noisy_sgd(0.5, key=jax.random.key(1))
+    assert seen(training.summary(split(tko.lbfgs(), noise), PARAMS)) == [OF_LOSS] * 2 + [(0.5, None, "random")] * 2
+    (row,) = training.summary(tko.chain(tko.add_noise(1.0, 0.0, jax.random.key(1)), tko.lbfgs()), jnp.ones(3)).rows
+    assert (row.step, row.note) == (None, "random, depends on the loss")
 
 
 @pytest.mark.parametrize("key", [jax.random.key, jax.random.PRNGKey])
@@ -332,7 +340,10 @@ def test_of_flax_s_optimizer_it_shows_what_that_of_the_same_arrays_shows(name: s
 
 
 def test_decay_is_unknown_where_a_given_state_has_copies_of_other_params() -> None:
-    tx = tko.contrib.schedule_free_sgd(0.5)
+    copies = tko.contrib.schedule_free_sgd(0.5)
+    frozen = split(copies, tko.set_to_zero())
+    assert seen(training.summary(frozen, PARAMS, frozen.init(PARAMS))) == [(0.5, None, "")] * 2 + [FROZEN] * 2
+    tx = copies
     assert {row.decay for row in training.summary(tx, PARAMS).rows} == {0.0}
     assert {row.decay for row in training.summary(tx, PARAMS, tx.init(PARAMS)).rows} == {None}
 
@@ -448,6 +459,13 @@ def test_in_a_notebook_it_is_a_table() -> None:
     html = training.summary(tko.sgd(0.5), model)._repr_html_()
     assert html.count("<tr>") == 4 and html.count("<th ") == 7
     assert ">&lt;b&gt;</td>" in html and ">Config</td>" in html and html.endswith("state: 0 bytes</p>")
+
+
+def test_keys_of_one_name_have_a_row_each() -> None:
+    """The int 1 and the string "1": the path of the first is the beginning of that of the other."""
+    model = OrderedDict([(1, jnp.ones(2)), ("1", {"y": jnp.ones(2, jnp.bfloat16)})])
+    shown = str(training.summary(optax.sgd(0.1), model)).splitlines()
+    assert [line.split()[:2] for line in shown[1:3]] == [["1", "f32[2]"], ["1.y", "bf16[2]"]]
 
 
 def test_two_children_of_one_key_have_a_row_each() -> None:

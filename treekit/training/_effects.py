@@ -1,6 +1,7 @@
-"""What does one step of an optimizer do to each leaf? Asked of the optimizer itself, by taking steps."""
+"""What one step of an optimizer does to each leaf, measured by taking steps."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._frozen import find_frozen
 from treekit.training._round import filled, take_round
 
+FROZEN = "frozen"  # the note of a leaf whose update depends on neither its gradient nor its param
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which a line search finds different steps
 
 
@@ -34,85 +36,92 @@ class Effect(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """Two measurements of what one step does to each leaf.
+    """What one step does to each leaf, and what it would do if one thing were different.
 
     Attributes:
-        first: the first.
-        second: the second, with other PRNG keys, or a loss of another curvature; without keys and loss, the first.
-        why_they_differ: the note of a leaf for which they differ.
-        curvature: that of the loss of the first; None without a loss.
+        effects: what it does.
+        changed: for a thing that was changed, the note of the leaves for which that matters, and what the step did.
+        curvature: that of the loss; None without a loss.
     """
 
-    first: list[Effect]
-    second: list[Effect]
-    why_they_differ: str
+    effects: list[Effect]
+    changed: dict[str, list[Effect]]
     curvature: float | None
 
 
 def find_effects(tx: GradientTransformation[Any], params: Params, state: OptState, when: str) -> list[Effect]:
     """Return what one step does to each leaf of the params.
 
-    An optimizer that fails with a gradient alone may need a loss. It is then measured with two losses of different
-    curvature: what differs depends on the loss. If the state has PRNG keys, the second measurement has others: what
-    differs without a loss is random.
-
     Args:
         tx: the optimizer.
         params: the params, filled with ones.
         state: the state before the step.
-        when: which step this is, for the note of a leaf that does not move.
+        when: which step this is, for the note of a leaf that a gradient does not move.
     """
     leaves = jtu.tree_leaves(params)
-    measured = _measure_twice(tx, params, state)
-    if isinstance(measured, str):
-        return [Effect(None, None, measured) if can_be_trained(x) else _no_effect(x) for x in leaves]
-    still = [can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, measured.first, strict=True)]
-    frozen = find_frozen(tx, params, state, measured.curvature, still) if any(still) else [False] * len(leaves)
-    pairs = zip(measured.first, measured.second, strict=True)
-    known = [
-        _effect_of(*pair, measured.why_they_differ, is_frozen, when)
-        for pair, is_frozen in zip(pairs, frozen, strict=True)
-    ]
-    return [one if can_be_trained(x) else _no_effect(x) for x, one in zip(leaves, known, strict=True)]
-
-
-def _effect_of(first: Effect, second: Effect, why_they_differ: str, is_frozen: bool, when: str) -> Effect:
-    """Return the effect on a leaf that was measured twice, with a note."""
-    are_alike = _are_alike(first.step, second.step), _are_alike(first.decay, second.decay)
-    if not all(are_alike):
-        step, decay = (x if is_alike else None for x, is_alike in zip(first[:2], are_alike, strict=True))
-        return Effect(step, decay, why_they_differ)
-    if first.step is None:
-        return first._replace(note="is not finite")
-    if first.decay is None:
-        return first._replace(note="is not finite without a gradient")
-    if is_frozen:
-        return first._replace(note="frozen")
-    if first.step == 0:
-        return first._replace(note=f"0 {when}")
-    if first.step < 0:
-        return first._replace(note="along the gradient, not against it: masked out?")
-    return first
-
-
-def _measure_twice(tx: GradientTransformation[Any], params: Params, state: OptState) -> _Measured | str:
-    """Return two measurements; or, if the optimizer fails with a loss too, why it does with a gradient alone."""
-    other_state = _with_other_keys(state)
     try:
-        first = _measure(tx, params, state, None)
-        second = first if other_state is None else _measure(tx, params, other_state, None)
-        return _Measured(first, second, "random", None)
-    except Exception as error:  # an optimizer that needs more than gradients may raise anything
+        measured = _measure_with_changes(tx, params, state)
+    except Exception as error:  # the optimizer's own code may raise anything
+        failed = Effect(None, None, f"fails: {describe_error(error)}")
+        return [failed if can_be_trained(x) else _untrained(x) for x in leaves]
+    unmoved = [
+        can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, measured.effects, strict=True)
+    ]
+    frozen = find_frozen(tx, params, state, measured.curvature, unmoved)
+    effects = [
+        _with_note(one, {note: changed[i] for note, changed in measured.changed.items()}, frozen[i], when)
+        for i, one in enumerate(measured.effects)
+    ]
+    return [one if can_be_trained(x) else _untrained(x) for x, one in zip(leaves, effects, strict=True)]
+
+
+def _measure_with_changes(tx: GradientTransformation[Any], params: Params, state: OptState) -> _Measured:
+    """Measure a step; again with other PRNG keys, if the state has keys; and again with another loss, if it needs one.
+
+    Raises:
+        Exception: what the optimizer raises for a gradient alone, if it fails with a loss too.
+    """
+    other_state = _with_other_keys(state)
+
+    def measure_with(curvature: float | None) -> _Measured:
+        effects = _measure(tx, params, state, curvature)
+        if other_state is None:
+            return _Measured(effects, {}, curvature)
+        return _Measured(effects, {"random": _measure(tx, params, other_state, curvature)}, curvature)
+
+    try:
+        return measure_with(None)
+    except Exception as error:  # an optimizer that needs a loss may raise anything
         problem = error
     try:
-        first = _measure(tx, params, state, _STEEP)
-        second = _measure(tx, params, state if other_state is None else other_state, _FLAT)
-        return _Measured(first, second, "depends on the loss", _STEEP)
+        measured = measure_with(_STEEP)
+        measured.changed["depends on the loss"] = _measure(tx, params, state, _FLAT)
     except Exception:
-        return f"fails: {describe_error(problem)}"
+        raise problem from None
+    return measured
 
 
-def _no_effect(x: object) -> Effect:
+def _with_note(effect: Effect, changed: Mapping[str, Effect], is_frozen: bool, when: str) -> Effect:
+    """Return an effect with its note, and without the numbers that depend on what was changed."""
+    step, decay, _ = effect
+    of_step = [note for note, other in changed.items() if not _are_alike(step, other.step)]
+    of_decay = [note for note, other in changed.items() if not _are_alike(decay, other.decay)]
+    if notes := dict.fromkeys([*of_step, *of_decay]):
+        return Effect(None if of_step else step, None if of_decay else decay, ", ".join(notes))
+    if step is None:
+        return effect._replace(note="is not finite")
+    if decay is None:
+        return effect._replace(note="is not finite without a gradient")
+    if is_frozen:
+        return effect._replace(note=FROZEN)
+    if step == 0:
+        return effect._replace(note=f"0 {when}")
+    if step < 0:
+        return effect._replace(note="along the gradient, not against it: masked out?")
+    return effect
+
+
+def _untrained(x: object) -> Effect:
     return Effect(None, None, "has no gradient" if is_parameter(x) else "not a parameter")
 
 
@@ -127,7 +136,7 @@ def _measure(tx: GradientTransformation[Any], params: Params, state: OptState, c
     """Return what one step does to each leaf, without notes; with a loss of this curvature, if it is not None."""
 
     def updates_of(slope: float) -> list[Any]:
-        return take_round(tx, params, filled(params, slope, others=False), state, curvature)
+        return take_round(tx, params, filled(params, slope, keep_others=False), state, curvature)
 
     pairs = zip(updates_of(1.0), updates_of(0.0), strict=True)
     measured: list[Any] = jax.device_get([_sizes(*pair) for pair in pairs])
@@ -156,7 +165,10 @@ _sizes: Any = untyped.jit(_sizes_of)
 
 
 def _with_other_keys(state: OptState) -> Any:
-    """Return a state with other PRNG keys, of the new style or the old; None without keys."""
+    """Return a state with other PRNG keys, of the new style or the old; None without keys.
+
+    Keys of the old style are plain arrays, so another array of their dtype and shape counts as one too.
+    """
 
     def is_key(x: Any) -> bool:
         dtype = dtype_of(x)

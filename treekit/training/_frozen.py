@@ -1,4 +1,4 @@
-"""Which leaves do not move whatever their gradients and params are?"""
+"""Find the leaves that are frozen: no gradient and no param of theirs changes their update."""
 
 import functools
 from typing import Any
@@ -16,37 +16,47 @@ from treekit.training._round import filled, take_round
 
 
 def find_frozen(
-    tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None, still: list[bool]
+    tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None, unmoved: list[bool]
 ) -> list[bool]:
     """Return which of the leaves that do not move are frozen: their updates depend on no gradient or param of theirs.
 
-    Those gradients and params are multiplied by a factor over which `jax.vmap` maps. An update that depends on them is
-    then batched, such as that of a schedule which is 0 now, since it is the product of 0 and a gradient. Outside of
-    `jit`, JAX computes with known values whatever is not batched.
+    A leaf that does not move in this step may move in a later one: the update of a schedule that is 0 now is the
+    product of 0 and a gradient. What it depends on is known from `jax.vmap`. The gradients and params of these leaves
+    are multiplied by a factor over which it maps, and an update that depends on them is then batched. (Outside of
+    `jit`, JAX computes what is not batched as if there were no `vmap`.)
 
-    But a transformation may ask a count whether to use the gradients at all. So counts in the state are multiplied by a
-    factor too, over which another `vmap` maps, around the first: a count is then not known, and both branches run. The
-    counts of a MultiSteps stay known, since `take_round` reads them. If the user's own code reads a count, the step
-    fails, and is taken again with known counts. If it still fails, no leaf counts as frozen.
+    A step may also ask a count whether to use the gradients at all, as `conditionally_mask` does. So another `vmap`,
+    around the first, maps over a factor of the counts in the state: `run_if`, which does not know then whether to run
+    the step, traces it. The counts of a MultiSteps are left as they are, since `take_round` reads them. If the user's
+    own code reads a count, this fails, and the step is taken with the counts as they are. If it still fails, no leaf
+    counts as frozen.
 
     Args:
         tx: the optimizer.
         params: the params, filled with ones.
         state: the state before the step.
         curvature: that of the loss, as in `take_round`.
-        still: for each leaf, whether it does not move.
+        unmoved: for each leaf, whether it does not move in this step.
     """
+    if not any(unmoved):
+        return unmoved
     treedef, (state_leaves, state_treedef) = jtu.tree_structure(params), jtu.tree_flatten(state)
     are_counts = [_is_count(x, entry) for x, entry in zip(state_leaves, map_state(state, params), strict=True)]
-    are_batched = [False] * sum(still)  # for each leaf that does not move, whether its update is
-    record = _recorder(are_batched)
+    are_batched = [False] * len(unmoved)  # for each leaf, whether its update is
+
+    @custom_vmap
+    def record(factor: Any, updates: list[Any]) -> Any:
+        return factor
+
+    @record.def_vmap
+    def rule(_: int, batched: Any, factor: Any, updates: list[Any]) -> tuple[Any, bool]:
+        are_batched[:] = map(bool, batched[1])  # None for a leaf without an update
+        return factor, True
 
     def step(count_factor: Any, factor: Any) -> Any:
-        grads = _scaled(treedef, filled(params, 1.0, others=False), still, factor)
+        grads = _scaled(treedef, filled(params, 1.0, keep_others=False), unmoved, factor)
         start = _scaled(state_treedef, state, are_counts, count_factor)
-        updates = take_round(tx, _scaled(treedef, params, still, factor), grads, start, curvature)
-        record([factor, *(x for x, is_still in zip(updates, still, strict=True) if is_still)])
-        return factor
+        return record(factor, take_round(tx, _scaled(treedef, params, unmoved, factor), grads, start, curvature))
 
     def mapped(count_factor: Any) -> Any:
         return untyped.vmap(functools.partial(step, count_factor))(jnp.ones(1))
@@ -55,31 +65,15 @@ def find_frozen(
         untyped.vmap(mapped)(jnp.ones(1))
     except Exception:  # the user's own code may raise anything
         try:
-            mapped(jnp.ones(()))
+            mapped(jnp.ones(()))  # a factor over which nothing maps, so the counts are known
         except Exception:
-            return [False] * len(still)
-    batched = iter(are_batched)
-    return [is_still and not next(batched) for is_still in still]
+            return [False] * len(unmoved)
+    return [is_unmoved and not is_batched for is_unmoved, is_batched in zip(unmoved, are_batched, strict=True)]
 
 
-def _recorder(are_batched: list[bool]) -> Any:
-    """Return a function that records which items of a list are batched, after the first, by the `vmap` of the first."""
-
-    @custom_vmap
-    def record(xs: list[Any]) -> list[Any]:
-        return xs
-
-    @record.def_vmap
-    def rule(_: int, batched: list[list[Any]], xs: list[Any]) -> tuple[list[Any], list[Any]]:
-        are_batched[:] = map(bool, batched[0][1:])
-        return xs, batched[0]
-
-    return record
-
-
-def _scaled(structure: PyTreeDef, tree: Any, which: list[bool], factor: Any) -> Any:
+def _scaled(structure: PyTreeDef, tree: Any, are_scaled: list[bool], factor: Any) -> Any:
     """Multiply some leaves of a tree by a factor."""
-    pairs = zip(structure.flatten_up_to(tree), which, strict=True)
+    pairs = zip(structure.flatten_up_to(tree), are_scaled, strict=True)
     return structure.unflatten(x * factor.astype(x.dtype) if is_scaled else x for x, is_scaled in pairs)
 
 

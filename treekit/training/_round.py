@@ -17,13 +17,16 @@ from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
 _MOST_MINI_STEPS = 1000
 
 
-def filled(tree: Params, value: float, *, others: bool = True) -> Any:
-    """Fill arrays that can have a gradient; those that are alike become one array. Other leaves are kept, or None."""
+def filled(tree: Params, value: float, *, keep_others: bool = True) -> Any:
+    """Fill the arrays that can be trained with a number. Other leaves are kept, or become None.
+
+    Arrays that are alike become one and the same, so that the params of a large model fit a second time.
+    """
     made: dict[Any, Any] = {}
 
     def fill(x: Any) -> Any:
         if not can_be_trained(x):
-            return x if others else None
+            return x if keep_others else None
         key = x.shape, dtype_of(x), getattr(x, "sharding", None)
         if key not in made:
             made[key] = jnp.full_like(x, value)
@@ -37,8 +40,8 @@ def take_round(
 ) -> list[Any]:
     """Return the update of one step for each leaf.
 
-    For a leaf of a MultiSteps, that is the sum of its updates in a round of equal gradients. For any other leaf, it is
-    the first update, even if more steps are taken until the rounds of other leaves end.
+    For a leaf of a MultiSteps, that is the sum of its updates until its round ends, with equal gradients. For any other
+    leaf, it is the first update, even if more steps are taken until the rounds of other leaves end.
 
     Args:
         tx: the optimizer.
@@ -46,20 +49,23 @@ def take_round(
         grads: the gradients, the same in each step of a round; None for a leaf without one.
         state: the state before the step.
         curvature: that of a made-up loss, for an optimizer that needs one; None passes no loss.
+
+    Raises:
+        ValueError: a round is longer than a thousand steps.
     """
     extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
     treedef = jtu.tree_structure(params)
-    rounds = [(int(x.gradient_step), _accumulated(x, params)) for x in _multi_steps(state)]
+    rounds = [(int(x.gradient_step), _accumulated_leaves(x, params)) for x in _multi_steps(state)]
     totals: list[Any] = [None] * treedef.num_leaves
-    unfinished = set(range(treedef.num_leaves))  # all; later, the leaves of a MultiSteps whose round goes on
+    remaining = set(range(treedef.num_leaves))  # after a step: the leaves of a MultiSteps whose round is not over
     for _ in range(_MOST_MINI_STEPS):
         updates, state = tx.update(grads, state, params, **extra)
         for i, x in enumerate(flatten_updates(treedef, updates)):
-            if i in unfinished and x is not None:
+            if i in remaining and x is not None:
                 totals[i] = x if totals[i] is None else totals[i] + x
         now = [int(x.gradient_step) for x in _multi_steps(state)]
-        unfinished = {i for (start, leaves), n in zip(rounds, now, strict=True) if n == start for i in leaves}
-        if not unfinished:
+        remaining = {i for (start, leaves), n in zip(rounds, now, strict=True) if n == start for i in leaves}
+        if not remaining:
             return totals
     raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")
 
@@ -71,7 +77,7 @@ def _multi_steps(state: OptState) -> Iterator[Any]:
         yield from _multi_steps(x.inner_opt_state)
 
 
-def _accumulated(state: Any, params: Params) -> set[int]:
+def _accumulated_leaves(state: Any, params: Params) -> set[int]:
     """Return the positions of the leaves whose gradients a MultiSteps accumulates.
 
     Those are all leaves if its accumulators are not like the params, as inside of `optax.flatten`.
@@ -83,7 +89,8 @@ def _accumulated(state: Any, params: Params) -> set[int]:
 def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
     """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch.
 
-    The loss at the params is the curvature too, so that steps differ that depend on its value.
+    The value of the loss at the params is the curvature too. So two curvatures also show whether a step depends on the
+    value of the loss. Imaginary parts are left out.
     """
 
     # `value_fn` has a `weight`, since line searches refuse arguments that their function does not name.

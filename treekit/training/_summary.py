@@ -24,7 +24,7 @@ from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.known_states import is_optimizer_state
 from treekit.optax._kernel.state_map import Entry, map_state, numbers_of_leaves
 from treekit.optax._kernel.transformation import GradientTransformation
-from treekit.training._effects import Effect, find_effects
+from treekit.training._effects import FROZEN, Effect, find_effects
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
 from treekit.training._round import filled
 
@@ -132,7 +132,7 @@ class Summary:
         return self._table().html()
 
     def _table(self) -> Table:
-        groups = list(_group(self.rows, self._keys, 0)) if self.rows else []
+        groups = list(_group(list(zip(self._keys, self.rows, strict=True)), 0)) if self.rows else []
         return Table(
             ("leaf", "array", "step", "decay", "state", "bytes", "note"),
             [_cells(*group) for group in groups[:ROWS]],
@@ -215,11 +215,12 @@ def summary(
     start = jtu.tree_map(as_array, state if is_later else tx.init(ones))
     if step is not None:
         start = _at_step(step, start, ones, given=state)
-    effects = find_effects(tx, ones, start, "in the first step" if step is None else f"at step {step:,}")
+    when = "in this step" if is_later else "in the first step" if step is None else f"at step {step:,}"
+    effects = find_effects(tx, ones, start, when)
     entries = map_state(start, ones)
     # If a later state has copies of the real params, the decay is unknown, since it is measured with params of ones.
     if is_later and _copies_params(tx, params, entries):
-        effects = [effect._replace(decay=None) for effect in effects]
+        effects = [x if x.note == FROZEN else x._replace(decay=None) for x in effects]
     arrays = _arrays_by_param(start, entries)
     rows, keys = _rows(params, effects, arrays)
     return Summary(tuple(rows), _totals(rows, arrays), _NOTE_OF_LATER_STATE if is_later else "", tuple(keys))
@@ -257,7 +258,8 @@ def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) 
     leaves, treedef = jtu.tree_flatten(start)
     entries = map_state(start, params)
     at_step = treedef.unflatten(
-        x + jnp.asarray(step, x.dtype) if _is_set(entry) else x for x, entry in zip(leaves, entries, strict=True)
+        x + jnp.asarray(step, x.dtype) if _is_set_by_step(entry) else x
+        for x, entry in zip(leaves, entries, strict=True)
     )
     places, values = find_hyperparams(at_step), get_hyperparams(given)
     if unknown := values.keys() - places.keys():
@@ -267,7 +269,7 @@ def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) 
     return set_hyperparams(at_step, {key: x for key, x in values.items() if not places[key].scheduled})
 
 
-def _is_set(entry: Entry) -> bool:
+def _is_set_by_step(entry: Entry) -> bool:
     """Whether an array of a state is a count that `step` sets."""
     owner = entry.owner
     return owner is not None and is_of_optax(owner) and _COUNTS.get(owner.__name__) == entry.field
@@ -338,23 +340,29 @@ def _is_unmoved(row: Row) -> bool:
     return row.step == 0 and row.decay == 0
 
 
-def _group(rows: Sequence[Row], keys: Sequence[tuple[str, ...]], depth: int) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the rows that are printed as one row, with the path of their subtree."""
-    if len(set(map(_look, rows))) == 1:  # all are alike
-        shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*keys, strict=False))
-        yield ".".join(parts[0] for parts in shared), list(rows)
+def _group(leaves: Sequence[tuple[tuple[str, ...], Row]], depth: int) -> Iterator[tuple[str, list[Row]]]:
+    """Yield the rows that are printed as one row, with the path of their subtree.
+
+    Args:
+        leaves: for each leaf of a subtree, the parts of its path, and its row.
+        depth: the number of parts that they share: those of the path of the subtree.
+    """
+    paths, rows = [path for path, _ in leaves], [row for _, row in leaves]
+    if len(set(map(_shared_cells, rows))) == 1:
+        shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+        yield ".".join(parts[0] for parts in shared), rows
         return
-    if all(len(path) == depth for path in keys):  # a class may give two children one key
-        yield from ((".".join(path), [row]) for path, row in zip(keys, rows, strict=True))
+    if any(len(path) == depth for path in paths):  # a node may give one key to two children, so a leaf is not alone
+        yield from ((".".join(path), [row]) for path, row in leaves)
         return
-    below: dict[str, list[int]] = {}
-    for i, path in enumerate(keys):
-        below.setdefault(path[depth], []).append(i)
-    for places in below.values():
-        yield from _group([rows[i] for i in places], [keys[i] for i in places], depth + 1)
+    below: dict[str, list[tuple[tuple[str, ...], Row]]] = {}
+    for path, row in leaves:
+        below.setdefault(path[depth], []).append((path, row))
+    for part in below.values():
+        yield from _group(part, depth + 1)
 
 
-def _look(row: Row) -> tuple[str, ...]:
+def _shared_cells(row: Row) -> tuple[str, ...]:
     """Return what is printed for a row, without its path, shape and bytes."""
     state = ", ".join(f"{x.name} {short_dtype(x.dtype)}" for x in row.state)
     kind = short_dtype(row.dtype) if row.dtype else row.type
@@ -362,7 +370,7 @@ def _look(row: Row) -> tuple[str, ...]:
 
 
 def _cells(path: str, rows: Sequence[Row]) -> tuple[str, ...]:
-    kind, step, decay, state, note = _look(rows[0])
+    kind, step, decay, state, note = _shared_cells(rows[0])
     numbers = f", {sum(math.prod(row.shape) for row in rows):,} numbers" if rows[0].dtype else ""
     array = rows[0].type if len(rows) == 1 else f"{kind}, {len(rows)} leaves{numbers}"
     return path or "(all)", array, step, decay, state, f"{sum(row.bytes for row in rows):,}", note
