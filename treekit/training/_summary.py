@@ -28,8 +28,8 @@ from treekit.training._effects import FROZEN, Effect, find_effects
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
 from treekit.training._round import filled
 
-# The counts that `step` sets, by the name of their class, which is one of Optax or treekit, and their field: those that
-# only schedules and conditions read. A count that also corrects moments, as in adam, has to fit the moments.
+# The counts that `step` sets: a class of Optax or treekit, by its name, and the field. Only schedules and conditions
+# read them. A count that also corrects moments, as in adam, has to fit the moments, so it is not here.
 _COUNTS = {
     "ConditionallyMaskState": "step",
     "ConditionallyTransformState": "step",
@@ -76,7 +76,8 @@ class Row(NamedTuple):
         decay: the root mean square of the update without a gradient, for a leaf of ones: in the first step, and with
             `step=n`, the fraction that weight decay subtracts. None if it is unknown.
         state: the arrays in the state that belong to the leaf.
-        note: a remark, or "".
+        note: such as "frozen", "trainable=False", "0 in the first step", "random", "depends on the loss", or why the
+            optimizer fails; "" if there is nothing to say.
     """
 
     path: str
@@ -147,14 +148,16 @@ def summary(
 ) -> Summary:
     """Show what one step of an optimizer does to each leaf, and which state it keeps for that leaf.
 
-    Use it to check that masks, labels and rates reach the leaves that they were meant for. It takes two steps, outside
-    of jit and from params of ones: one with a gradient of ones, one with a gradient of zeros. So it works for any
-    optimizer in any wrapper, and it shows what it saw. By default, that is the first step: a leaf that is "0 in the
-    first step" may move later, as with a warm-up; pass `step` to see the rates then. A leaf is "frozen" if its update
-    depends on neither its gradient nor its param.
+    Use it to check that masks, labels and rates reach the leaves that they were meant for. It runs the optimizer,
+    outside of jit and from params of ones: with a gradient of ones, with a gradient of zeros, and with other PRNG keys
+    or losses where the step may depend on them. So it works for any optimizer in any wrapper, and shows what it saw. By
+    default, that is the first step: a leaf that is "0 in the first step" may move later, as with a warm-up; pass `step`
+    to see the rates then. A leaf that does not move is "frozen" if its update depends on neither its gradient nor its
+    param.
 
-    For the leaves of a `MultiSteps`, a step is a whole round of equal gradients: the sum of its updates. Clipping by
-    the global norm clips the ones too, so that all steps are smaller than the rates by the same factor.
+    For the leaves of a `MultiSteps`, a step is a round of equal gradients, of a thousand at most: the sum of its
+    updates. From a state within a round, it is the rest of the round. Clipping by the global norm clips the ones too,
+    so that all steps are smaller than the rates by the same factor.
 
     Args:
         optimizer: a transformation of treekit, of plain Optax or your own, or a `MultiSteps`.
@@ -163,12 +166,13 @@ def summary(
             update, with the momentum that the state has, and not rates: pass `step` too, or instead. It may be Flax's
             `nnx.Optimizer.opt_state`, with `nnx.state(model, nnx.Param)` for the params.
         step: the number of updates before the step that you want to see, an int or int array of shape (). Schedules are
-            at this step, and moments are as new, so that you see the rates. Of a `state` that you pass too, only
-            hyperparameters count that no schedule sets. The counts that are set are those of `scale_by_schedule` (in
-            which optimizers have their learning rate), `add_decayed_weights`, `inject_hyperparams`, `scale_by_tree`,
-            `schedule_free`, `conditionally_transform` and `conditionally_mask`, and, for `MultiSteps`, the number of
-            rounds. Not set are counts that correct moments, as in adam, adopt and madgrad, also if they set a rate, as
-            in dadapt_adamw, momo and prodigy, and those in a state of your own class.
+            at this step, and moments are as new, so that you see the rates. If you pass a `state` too, it only gives
+            the hyperparameters that no schedule sets. To be at this step, `summary` sets the counts of
+            `scale_by_schedule` (in which optimizers have their learning rate), `add_decayed_weights`,
+            `inject_hyperparams`, `scale_by_tree`, `schedule_free`, `conditionally_transform` and `conditionally_mask`,
+            and, for `MultiSteps`, the number of rounds. It does not set counts that correct moments, as in adam, adopt
+            and madgrad, also if they set a rate, as in dadapt_adamw, momo and prodigy, nor those in a state of your own
+            class.
 
     Returns:
         A `Summary`: print it, or read its `rows`. The notes of rows say what two steps do not show: a step depends on a
