@@ -42,12 +42,16 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if "CI" in os.environ else "local")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", action="store_true", help="a third of the cases of each test, as of a table")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by mark
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark two of three cells of each table as slow."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark two of three cells of each table as slow; in a sample, two of three cases of each test."""
     tables: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("table"):
+        if item.get_closest_marker("table") or config.getoption("--sample"):
             tables[item.path, item.name.partition("[")[0]].append(item)
     for table in tables.values():
         for i, item in enumerate(table):
