@@ -71,13 +71,17 @@ def test_every_kind_of_leaf_gets_an_axis_and_keeps_its_dtype_and_kind(name: str)
         assert stacked.shape == (n, *leaf.shape) and stacked.dtype == leaf.dtype
         for kind in (jax.Array, untyped.ShapeDtypeStruct, (np.ndarray, np.generic)):
             assert isinstance(stacked, kind) is isinstance(leaf, kind)
+        members: Any = tk.tree_unstack({"x": stacked})
+        assert [(x["x"].shape, x["x"].dtype) for x in members] == [(leaf.shape, leaf.dtype)] * n
 
 
 @pytest.mark.parametrize("weak", [(True, True), (True, False), (False, False)])
 def test_the_shape_of_a_stack_is_the_stack_of_the_shapes(weak: tuple[bool, bool]) -> None:
     trees = [{"w": jnp.asarray(1.0) if w else jnp.float32(1), "f": jnp.ones(2), "k": KEYS[0]} for w in weak]
     shapes = [jax.eval_shape(lambda tree=tree: tree) for tree in trees]
-    assert tk.tree_stack(shapes) == jax.eval_shape(lambda: tk.tree_stack(trees))
+    stacked: Any = tk.tree_stack(shapes)
+    assert stacked == jax.eval_shape(lambda: tk.tree_stack(trees))
+    assert tk.tree_unstack(stacked) == jax.eval_shape(lambda: tk.tree_unstack(tk.tree_stack(trees)))
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     sharded = jax.tree.map(lambda x: untyped.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
     assert jax.tree.leaves(tk.tree_stack(sharded))[0].sharding is None

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from treekit._base.describe import describe, describe_value, type_name
-from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, is_weak, issubdtype, promoted_dtype
+from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, has_dtype, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import P, jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
@@ -56,7 +56,7 @@ def tree_stack(trees: Iterable[T]) -> T:
     members = list(trees)
     if not members:
         raise ValueError("tree_stack needs at least one tree")
-    arrays, rest = zip(*(partition(member, _has_new_axis) for member in members), strict=True)
+    arrays, rest = zip(*(partition(member, has_dtype) for member in members), strict=True)
     for i in range(1, len(members)):
         differences = (*tree_diff(arrays[0], arrays[i], values=False), *tree_diff(rest[0], rest[i]))
         if diff := TreeDiff(dict.fromkeys(d for d in differences if d.kind not in _MAY_DIFFER)):
@@ -71,14 +71,10 @@ def tree_stack(trees: Iterable[T]) -> T:
     return out
 
 
-def _has_new_axis(leaf: object) -> bool:
-    return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
-
-
 def _stack_leaves(path: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
     """Stack the leaves that all trees have at this key path, which agree in all that `tree_diff` compares."""
     first = leaves[0]
-    if not _has_new_axis(first):
+    if not has_dtype(first):
         return first
     if any(isinstance(x, np.ma.MaskedArray) for x in leaves):
         raise ValueError(f"at {path_text(path)}: masked arrays are not supported, since JAX has no masks")
@@ -116,7 +112,7 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
     ({'f': 'relu', 'w': Array(0, dtype=int32)}, {'f': 'relu', 'w': Array(1, dtype=int32)})
     """
     leaves, treedef = jtu.tree_flatten(tree)
-    shapes: dict[int, tuple[int, ...]] = {i: x.shape for i, x in enumerate(leaves) if is_array(x)}
+    shapes: dict[int, tuple[int, ...]] = {i: x.shape for i, x in enumerate(leaves) if has_dtype(x)}
     if not shapes:
         raise ValueError(
             "tree_unstack(tree): tree must have an array, whose first axis has an entry for each member; found "
@@ -131,12 +127,14 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
                 "tree_unstack(tree): the arrays of tree must have first axes of the same length, the number of "
                 f"members; found at {leaf_path_text(tree, i)} {describe(leaves[i])}{other}"
             )
-    columns: list[Any] = [members_of(x) if is_array(x) else itertools.repeat(x, *usual) for x in leaves]
+    columns: list[Any] = [members_of(x) if has_dtype(x) else itertools.repeat(x, *usual) for x in leaves]
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
 
 
 def members_of(x: Any) -> Any:
     """Return the entries of the first axis, in a sequence; JAX would copy an array on several devices to the host."""
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return [untyped.ShapeDtypeStruct(x.shape[1:], x.dtype, weak_type=x.weak_type)] * x.shape[0]
     sharding = None if is_traced(x) else getattr(x, "sharding", None)
     if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1:
         return x

@@ -12,7 +12,7 @@ import numpy as np
 import wadler_lindig
 from jax.core import Tracer
 
-from treekit._base.dtype import dtype_of
+from treekit._base.dtype import dtype_of, has_dtype
 from treekit._base.jax import jtu, untyped
 from treekit._base.predicates import is_array
 
@@ -34,7 +34,7 @@ _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), 
 
 def describe(x: object, *, short: bool = True) -> str:
     """Return `f32[2,3]` for an array (`float32[2,3]` if not short), type and value of a number, and other types."""
-    if is_array(x) or isinstance(x, jax.ShapeDtypeStruct):
+    if has_dtype(x):
         name = short_dtype(x.dtype) if short else str(x.dtype)
         numpy = "(numpy)" if isinstance(x, (np.ndarray, np.generic)) else ""
         return f"{name}[{','.join(map(str, x.shape))}]{numpy}{'(deleted)' if is_deleted(x) else ''}"

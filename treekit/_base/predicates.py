@@ -47,7 +47,9 @@ def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.number[A
 def is_inexact_array(
     x: object,
 ) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.inexact[Any]]:
-    """Return True for arrays that can have a gradient: floating-point (bf16 and fp8 too) and complex ones.
+    """Return True for arrays that can have a gradient: floating-point and complex ones.
+
+    Arrays of JAX in bf16 and fp8 are among them; NumPy arrays in these dtypes are not.
 
     Args:
         x: any object.
@@ -117,8 +119,7 @@ def is_traced(x: object) -> bool:
 
 def is_narrow(x: Any) -> bool:
     """Whether `x` is an array, or a ShapeDtypeStruct, of floating-point numbers of less than 32 bits."""
-    is_like = is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
-    return is_like and issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 32
+    return has_dtype(x) and issubdtype(x.dtype, np.floating) and jnp.finfo(x.dtype).bits < 32
 
 
 F = TypeVar("F", bound=Callable[..., Any])

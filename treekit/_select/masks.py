@@ -4,11 +4,9 @@ import abc
 import dataclasses
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-import jax
-
 from treekit._base.describe import describe_value
+from treekit._base.dtype import has_dtype
 from treekit._base.jax import is_ref, jtu
-from treekit._base.predicates import is_array
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._select.filter import TreeSpec, answers_of
 
@@ -126,7 +124,7 @@ class LeafMask(MaskSpec):
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
         leaves = [x[...] if is_ref(x) else x for x in leaves]  # in JAX 0.7 and 0.8, a Ref has no `ndim`
-        asked = [i for i, x in enumerate(leaves) if is_array(x) or isinstance(x, jax.ShapeDtypeStruct)]
+        asked = [i for i, x in enumerate(leaves) if has_dtype(x)]
         answers: list[Any] = [None] * len(leaves)
         for i, answer in zip(asked, answers_of("leaf_mask", self.predicate, asked, leaves, treedef), strict=True):
             answers[i] = answer
