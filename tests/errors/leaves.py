@@ -24,6 +24,7 @@ WIDER = {"layers": [{"w": X}, {"w": jnp.ones(3)}]}
 MASK: Any = tk.path_mask("**.w")
 LABELS = tk.path_labels({"**.w": 1})
 TRUE: Any = True
+NO: Any = "no"
 MODULE: Any = tk
 TREE_MAP = unchecked(tk.dtype_preserving_tree_map)
 
@@ -106,6 +107,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a mask with another static value": Mistake(
         lambda: tk.filter({"m": Twig(1, name="a")}, {"m": Twig(True, name="b")}), ValueError, "filter_spec.m.name"
+    ),
+    "a word for an option": Mistake(
+        lambda: tk.filter([1, 2], tk.is_array, inverse=NO), TypeError, "inverse must be True or False"
     ),
     "a mask with None": Mistake(lambda: tk.filter([1, 2], [True, None]), ValueError, "filter_spec.1"),
     "a pattern in a filter": Mistake(lambda: tk.filter(LAYERS, {"layers": ["w", True]}), ValueError, "layers.0"),

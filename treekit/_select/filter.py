@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from treekit._base.describe import describe, describe_error, describe_value, refuse_class
+from treekit._base.describe import check_bool, describe, describe_error, describe_value, refuse_class
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.key_path import leaf_path_text
@@ -58,7 +58,8 @@ def filter(
 
     Raises:
         ValueError: `filter_spec` is not a prefix tree of `tree`, one of its leaves is neither a bool nor a predicate,
-            or a predicate raises an error or does not return a bool; the message names the key path.
+            or a predicate raises an error or returns neither a bool nor an int; the message names the key path.
+        TypeError: `inverse` is not a bool.
 
     Source: the contract of `equinox.filter`.
 
@@ -68,6 +69,7 @@ def filter(
     >>> filter({"w": 1, "b": {"x": 2, "y": 3}}, {"w": False, "b": True})
     {'b': {'x': 2, 'y': 3}, 'w': None}
     """
+    check_bool("inverse", inverse)
     keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
     out: T = treedef.unflatten([x if k != inverse else replace for k, x in zip(keep, leaves, strict=True)])
     return out
