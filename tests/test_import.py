@@ -56,6 +56,10 @@ RUNS: dict[str, tuple[str, str]] = {
         "import treekit\ntry: treekit.masked\nexcept AttributeError as error: print(error)",
         "module 'treekit' has no attribute 'masked'",
     ),
+    "a name of the tests is found where nobody imports them": (
+        "import treekit\ntry: treekit.check_pytree\nexcept AttributeError as error: print(error)",
+        "module 'treekit' has no attribute 'check_pytree'. It is in another module: treekit.testing.check_pytree",
+    ),
     "a star import has every public name and no module": (STAR, "True False True True GradientTransformation False"),
     "no Optax": (MISSING.format(name="optax", statement="from treekit import optax"), INSTALL),
     "no Optax, for a part of it": (MISSING.format(name="optax", statement="import treekit.optax.contrib"), INSTALL),

@@ -16,5 +16,5 @@
 - `layouts`: what does treekit store in a class that it registers? It stands alone, so that its readers do not import
   `_node`.
 - `missing`: what does Python say about a name that treekit does not have? It stands alone, since each of its names
-  would be one of treekit.
+  would be one of treekit. To look for the name, it imports the public modules.
 """

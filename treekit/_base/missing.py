@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 # Names of earlier versions.
 _INSTEAD = {
-    "assert_trees_same": "It is in another module: treekit.testing.assert_trees_same",
     "dtype_preserving": "Every transformation of treekit.optax preserves dtypes; for any other, write "
     "treekit.optax.chain(tx). To store the state in another dtype: treekit.training.store_state(tx, dtype)",
     "filtered": "Write treekit.optax.selective_transform(tx, freeze_mask=mask), where True is frozen",
@@ -18,7 +17,6 @@ _INSTEAD = {
     "is_array_like": "Equinox has it: equinox.is_array_like",
     "is_inexact_array_like": "Equinox has it: equinox.is_inexact_array_like",
     "stochastic_round": "It is in another module: treekit.training.stochastic_round",
-    "tree_shared": "It is in another module: treekit.testing.tree_shared",
 }
 
 
@@ -41,7 +39,8 @@ def no_attribute(module: str, name: str) -> AttributeError:
 def _hint(module: str, name: str) -> str:
     if name in _INSTEAD:
         return f". {_INSTEAD[name]}"
-    importlib.import_module("treekit.typing")
+    for other in ("treekit.testing", "treekit.typing"):
+        importlib.import_module(other)
     if "treekit.optax" in sys.modules:  # whoever has not imported it does not mean a name of Optax
         importlib.import_module("treekit.training")
     for other in ("treekit", "treekit.training", "treekit.testing", "treekit.typing", "treekit.optax"):
