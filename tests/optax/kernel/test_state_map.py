@@ -27,6 +27,11 @@ def shared(*names: str) -> list[Mapped]:
 CASES: dict[str, tuple[Any, Any, list[Mapped]]] = {
     "adam": (tko.adam(1e-3), PARAMS, [*shared("count"), *each("mu"), *each("nu")]),
     "one number": (tko.adam(1e-3), jnp.ones(()), [("count", None), ("mu", 0), ("nu", 0)]),
+    "hyperparameters of one number": (
+        tko.inject_hyperparams(tko.trace)(0.9),
+        jnp.ones(()),
+        [*shared("count", "hyperparams"), ("trace", 0)],
+    ),
     "chain": (
         tko.chain(tko.clip(1.0), tko.trace(0.9), training.params_ema(0.9)),
         PARAMS,

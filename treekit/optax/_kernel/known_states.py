@@ -17,8 +17,8 @@ class Known(NamedTuple):
         at_least_float32: the fields with averages of params, or sums of gradients, which need float32 at least.
         always_changes: the fields that change in every step, also for a parameter without a gradient: copies and
             averages of the current params, and the memory of L-BFGS.
-        of_no_param: the fields that belong to no parameter, even if they have the structure of the params: what a user
-            measures by name.
+        of_no_param: the fields that belong to no parameter, even if they have the structure of the params:
+            hyperparameters, and what a user measures by name.
         takes_rounds: whether the transformation takes several updates for one step. There, a missing gradient is a
             zero: the last update of a round of `sam` takes back what the others did.
         returns_updates: whether the transformation returns the updates that it receives.
@@ -53,6 +53,8 @@ def known_of(state: object) -> Known:
 
 
 declare(optax.MultiStepsState, Known(at_least_float32=("acc_grads",), takes_rounds=True))
+for cls in (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState):
+    declare(cls, Known(of_no_param=("hyperparams",)))
 declare(optax.contrib.SAMState, Known(takes_rounds=True, changes_updates=True))
 # L-BFGS pairs a step with the change of the gradient, over all params at once: if some of them kept what they had, they
 # would have the pair of another step.

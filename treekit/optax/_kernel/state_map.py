@@ -25,7 +25,8 @@ class Entry(NamedTuple):
 
     Attributes:
         path: its key path in the state.
-        depth: how many keys of the path lead to the tree that is like the params; the others lead through that.
+        depth: how many keys of the path lead to the tree that is like the params; the others lead through that. All of
+            them, outside of such trees.
         owner: the class of the innermost state with a field that has the array, such as `optax.ScaleByAdamState`; None
             outside of such states.
         field: that field, such as "mu"; "" outside of states.
@@ -73,8 +74,8 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
             return
         paths = [path for path, _ in flatten_with_path(x)[0]]  # of arrays, also those of codes: a hole has none
         for i, path in enumerate(paths):
-            param = None if numbers is None else numbers[i]
-            yield Entry((*at.path, *path), len(at.path), at.owner, at.field, param, at.in_rounds)
+            param, depth = (None, len(path)) if numbers is None else (numbers[i], 0)
+            yield Entry((*at.path, *path), len(at.path) + depth, at.owner, at.field, param, at.in_rounds)
 
     return list(entries(state, _Place((), None, "", False)))
 
