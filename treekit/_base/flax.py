@@ -33,6 +33,16 @@ def is_nnx_state(x: object) -> bool:
     return type(x).__name__ == "State" and type(x).__module__.startswith("flax.nnx.")
 
 
+def is_nnx_optimizer(x: object) -> bool:
+    """Whether `x` is an `nnx.Optimizer` of Flax, which has a state and is none."""
+    return _has_base(type(x), "flax.", "Optimizer")
+
+
+def is_of_nnx_optimizer(x: object) -> bool:
+    """Whether `x` is a variable of the class in which an `nnx.Optimizer` keeps each array of its state."""
+    return is_variable(x) and any(base.__name__ == "OptState" for base in type(x).__mro__)
+
+
 def _has_base(cls: type[Any], module: str, *names: str) -> bool:
     """Whether a class, or one that it inherits from, has one of these names and is of a module that begins so."""
     return any(base.__name__ in names and base.__module__.startswith(module) for base in cls.__mro__)

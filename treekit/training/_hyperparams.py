@@ -9,6 +9,7 @@ import optax
 
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import copied, dtype_of, issubdtype
+from treekit._base.flax import is_nnx_optimizer
 from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import path_name
 from treekit._base.pattern_errors import nearest
@@ -90,7 +91,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         )
     if values is None and not by_name:
         raise TypeError("set_hyperparams sets nothing: write set_hyperparams(state, learning_rate=0.1)")
-    if any(base.__name__ == "Optimizer" and base.__module__.startswith("flax.") for base in type(state).__mro__):
+    if is_nnx_optimizer(state):
         raise TypeError(
             "set_hyperparams returns a new state, and found an nnx.Optimizer, which would keep its own: write "
             "optimizer.opt_state = set_hyperparams(optimizer.opt_state, ...)"

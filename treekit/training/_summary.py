@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from treekit._base.describe import count, describe, describe_function, describe_value, short_dtype
 from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array, shape_of
-from treekit._base.flax import is_variable, values_of_variables
+from treekit._base.flax import is_of_nnx_optimizer, is_variable, values_of_variables
 from treekit._base.jax import is_ref, jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, key_name, path_name, path_text
 from treekit._base.predicates import floats_as_arrays, is_of_optax, is_parameter, is_traced
@@ -286,10 +286,7 @@ def _as_passed_to_update(params: Params, state: OptState) -> tuple[Any, Any]:
     another class, a user's own loop has called `init` with variables, so `update` gets variables too.
     """
 
-    def is_of_another_class(x: object) -> bool:
-        return is_variable(x) and not any(base.__name__ == "OptState" for base in type(x).__mro__)
-
-    if any(map(is_of_another_class, jtu.tree_leaves(state, is_leaf=is_variable))):
+    if not all(is_of_nnx_optimizer(x) for x in jtu.tree_leaves(state, is_leaf=is_variable) if is_variable(x)):
         return params, state
     return values_of_variables(params), values_of_variables(state)
 
