@@ -61,9 +61,12 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
     leaves = jtu.tree_leaves(params)
     try:
         measured = _measure_with_changes(tx, params, state)
-    except Exception as error:  # the optimizer's own code may raise anything
-        failed = Effect(None, None, f"fails: {describe_error(error)}")
-        return [failed if can_be_trained(x) else _untrained(x) for x in leaves]
+    except Exception as error:  # an optimizer that needs a loss may raise anything
+        try:
+            measured = _measure_with_changes(tx, params, state, with_loss=True)
+        except Exception:
+            failed = Effect(None, None, f"fails: {describe_error(error)}")
+            return [failed if can_be_trained(x) else _untrained(x) for x in leaves]
     unmoved = [
         can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, measured.effects, strict=True)
     ]
@@ -75,30 +78,19 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
     return [one if can_be_trained(x) else _untrained(x) for x, one in zip(leaves, effects, strict=True)]
 
 
-def _measure_with_changes(tx: GradientTransformation[Any], params: Params, state: OptState) -> _Measured:
-    """Measure a step; again with other PRNG keys, if the state has keys; and again with another loss, if it needs one.
-
-    Raises:
-        Exception: what the optimizer raises for a gradient alone, if it fails with a loss too.
-    """
+def _measure_with_changes(
+    tx: GradientTransformation[Any], params: Params, state: OptState, *, with_loss: bool = False
+) -> _Measured:
+    """Measure a step; with other PRNG keys too, if the state has keys; and with another loss too, if it gets one."""
+    curvature = _STEEP if with_loss else None
+    effects = _measure(tx, params, state, curvature)
+    changed: dict[str, list[Effect]] = {}
     other_state = _with_other_keys(state)
-
-    def measure_with(curvature: float | None) -> _Measured:
-        effects = _measure(tx, params, state, curvature)
-        if other_state is None:
-            return _Measured(effects, {}, curvature)
-        return _Measured(effects, {"random": _measure(tx, params, other_state, curvature)}, curvature)
-
-    try:
-        return measure_with(None)
-    except Exception as error:  # an optimizer that needs a loss may raise anything
-        problem = error
-    try:
-        measured = measure_with(_STEEP)
-        measured.changed["depends on the loss"] = _measure(tx, params, state, _FLAT)
-    except Exception:
-        raise problem from None
-    return measured
+    if other_state is not None:
+        changed["random"] = _measure(tx, params, other_state, curvature)
+    if with_loss:
+        changed["depends on the loss"] = _measure(tx, params, state, _FLAT)
+    return _Measured(effects, changed, curvature)
 
 
 def _with_note(effect: Effect, changed: Mapping[str, Effect], is_frozen: bool, when: str) -> Effect:
