@@ -142,14 +142,17 @@ def stands_for_array(x: object) -> bool:
 
 
 def promoted_dtype(*leaves: object) -> Any:
-    """Return a dtype that can represent the values of all of these leaves: numbers, arrays, and objects for arrays."""
+    """Return the dtype to which JAX promotes these leaves: numbers, arrays, and objects for arrays.
+
+    JAX refuses some small dtypes, so integers of less than 8 bits count as int8, and two floats of 8 bits become bf16.
+    """
     dtypes: set[Any] = set(map(dtype_of, leaves))
     if None in dtypes:
         dtypes = {dtype_of(as_array(x)) for x in leaves}
     if len(dtypes) == 1:
         return dtypes.pop()
-    # JAX promotes neither integers of less than 8 bits nor floats of 8 bits or less. For such floats, the other dtypes
-    # decide, and bf16 can represent any two of them.
+    # JAX promotes neither integers of less than 8 bits nor floats of 8 bits or less. Next to other floats, these do not
+    # count.
     ints = {dtype for dtype in dtypes if issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8}
     if ints:
         dtypes = dtypes - ints | {jnp.dtype(jnp.int8)}
@@ -193,7 +196,11 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind", *, advis
 
 
 def check_fits(x: object, dtype: object) -> None:
-    """Raise an OverflowError if a number or an integer of an array is out of bounds for a dtype; not while tracing."""
+    """Raise an OverflowError if a value is out of bounds for a dtype; not while tracing.
+
+    A number is checked against a floating-point dtype, and the integers of an array against an integer dtype; JAX
+    itself checks a Python int.
+    """
     if _is_real_on_host(x) and issubdtype(dtype, jnp.floating) and float(jnp.finfo(dtype).max) < abs(float(x)) < np.inf:
         raise OverflowError(f"{x} is out of bounds for {dtype}")
     if not isinstance(x, ARRAYS) or isinstance(x, Tracer) or _raw_dtype(x) == dtype:

@@ -1,6 +1,6 @@
 """JAX as type checkers need it, since its own types are incomplete; and what not every release of JAX has.
 
-No other file knows that a name may be missing. What a release does not have is absent there, and is not copied: no leaf
+No other file asks whether a name is missing. What a release does not have is absent there, and is not copied: no leaf
 is a reference, and arrays have no memory spaces.
 """
 

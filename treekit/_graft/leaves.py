@@ -38,7 +38,7 @@ class Slot(NamedTuple):
 
     @property
     def is_moment(self) -> bool:
-        """Whether the leaf is in a state, for a parameter that has a name, as mu.layers.0.w has."""
+        """Whether the leaf is in a state, and below one of its fields, as mu.layers.0.w is."""
         return self.kind != "" and "." in self.below and not self.is_hyperparam
 
     @property

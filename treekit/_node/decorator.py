@@ -58,7 +58,7 @@ def field(
     copy: bool = True,
     trainable: bool = True,
 ) -> Any:
-    """Set the options of one field of a `node`: those of `dataclasses.field`, and four more.
+    """Set the options of one field of a `node`: those of `dataclasses.field` but `hash` and `compare`, and four more.
 
     Args:
         default: this and the next five are as in `dataclasses.field`.

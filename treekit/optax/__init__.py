@@ -2,7 +2,7 @@
 
 A treekit transformation is an ordinary Optax transformation whose `init` and `update` accept any tree. On the way in,
 None takes the place of what is not trained; then Optax's own function runs; on the way out, the dtypes and the
-structure are those that came in. What the arguments do not decide raises an error: nothing is found out by trying.
+structure are those that came in. What the arguments do not decide raises an error.
 
 - `_kernel`: what crosses the boundary of a transformation?
 - `_wrappers`: Optax's wrappers, for whole models

@@ -1,9 +1,9 @@
 """What Optax does not have: whole steps, averages of params, rates, hyperparameters, and state in other dtypes.
 
 For optimizers of treekit and of plain Optax. `treekit.optax` has Optax's names; those here are treekit's own, so none
-of them can become one of Optax with another meaning. Each file can be removed without touching another, but for two:
-`_store` stores the codes of `_eight_bits` as `_rules` say, and `_summary` shows what `_effects` and `_frozen` find by
-`_round`, with what `_hyperparams` reads.
+of them can become one of Optax with another meaning. Each feature can be removed without touching another. Two have
+several files: `_store` stores the codes of `_eight_bits` as `_rules` say; `_summary` shows what `_effects` and
+`_frozen` find by `_round`, and what `_hyperparams` reads.
 """
 
 import typing as _typing

@@ -84,8 +84,8 @@ class Crossing:
 
     Raises:
         ValueError: the updates have another structure or other shapes than the params; the message names the key path.
-        TypeError: there is a gradient for what is not trained; or one is not an array, or complex where the param is
-            real.
+        TypeError: there is a gradient for what cannot be trained; or one is not an array, or complex where the param is
+            real. A gradient for a field that its class declares not to be trained is left out.
     """
 
     def __init__(self, updates: Updates, params: Params, extra: dict[str, Any]) -> None:
