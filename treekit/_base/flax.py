@@ -34,7 +34,7 @@ def is_nnx_state(x: object) -> bool:
 
 
 def is_nnx_optimizer(x: object) -> bool:
-    """Whether `x` is an `nnx.Optimizer` of Flax, which has a state and is none."""
+    """Whether `x` is an `nnx.Optimizer` of Flax, which has a state and is not one."""
     return _has_base(type(x), "flax.", "Optimizer")
 
 
