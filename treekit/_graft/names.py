@@ -51,7 +51,7 @@ def rules_of(pattern: str, targets: Targets) -> list[Rule]:
         if [x[0] for x in have] == [x[0] for x in want]:
             rules.append(Rule(pattern, target))
         elif lost or len(added) == 1:
-            rules.append(Rule(pattern, target, tuple(lost), *added))
+            rules.append(Rule(pattern, target, lost=tuple(lost), added=added[0] if added else None))
         else:
             many = " It could be any of several '*': write '**' for the others." if added else ""
             raise ValueError(
@@ -127,20 +127,20 @@ def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: I
     """
     slots = {leaf.name: leaf.slot for leaf in new}
     wanted = set(slots.values())
+
+    def is_in_new(source: Source) -> bool:
+        return source.name in slots or source.slot in wanted
+
     renamed: dict[str, dict[int, Source]] = {}  # by their positions in a stack
     for leaf, rule in [(x, rule) for x in old for rule in rename.get(x.name, ())]:
-        index, sources = _renamed(leaf, rule, slots)
-        if rule.added is not None:
-            *entries, beyond = [x.name in slots or x.slot in wanted for x in sources]
-            if beyond or not all(entries):
-                obstacle = ", which are not as many as in the new tree"
-                sources = [dataclasses.replace(x, obstacle=obstacle) for x in sources]
+        position, sources = _renamed(leaf, rule, slots, is_in_new)
         for source in sources:
             others = renamed.setdefault(source.name, {})
-            if others and (index in others or not rule.lost or next(iter(others.values())).rule != rule):
-                clash = others.get(index, others[min(others)]).leaves[0]
+            is_of_one_stack = rule.lost and position not in others and next(iter(others.values()), source).rule == rule
+            if others and not is_of_one_stack:
+                clash = others.get(position, others[min(others)]).leaves[0]
                 raise ValueError(f"rename maps {leaf.name} and {clash.name} to one name: {source.name}")
-            others[index] = source
+            others[position] = source
     kept = {x.name: Source(x.name, x.slot, (x,), x.name, x.state) for x in old if x.name not in rename}
     return kept | {name: _stacked(sources) for name, sources in renamed.items()}
 
@@ -155,43 +155,57 @@ def _stacked(sources: Mapping[int, Source]) -> Source:
     return dataclasses.replace(first, leaves=leaves, obstacle=f", without {without}" if without else "")
 
 
-def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot]) -> tuple[int, list[Source]]:
+def _renamed(
+    leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], is_in_new: Callable[[Source], bool]
+) -> tuple[int, list[Source]]:
     """Return the position of an old leaf in its stack, and the leaf under its new name, or each of its entries."""
-    pattern, target, lost, added = rule
-    spans = wildcard_spans(pattern, leaf.name)
-    groups = [f"{leaf.name}."[start:end] for start, end in spans]
-    path, index = leaf.name, 0
-    if lost:
-        integers = [i for i in lost if groups[i].isdecimal() and len(groups[i]) <= _DIGITS]
-        if len(integers) != 1:
-            raise ValueError(
-                f"rename: {target!r} lacks a '*' of {pattern!r}, so what it matches is stacked in the order of "
-                f"integers; at {leaf.name} it matches {' or '.join(describe_value(groups[i]) for i in lost)}. Put a "
-                "pattern for that leaf before this one, or write '**' for the other '*'"
-            )
-        start, end = spans[integers[0]]
+    spans = wildcard_spans(rule.pattern, leaf.name)
+    groups = [f"{leaf.name}."[start:end] for start, end in spans]  # what each wildcard matches
+    path, position = leaf.name, 0
+    if rule.lost:
+        i = _wildcard_of_stack(leaf, rule, groups)
+        start, end = spans[i]
         path = f"{leaf.name[:start]}*{leaf.name[end:]}"
-        index = int(groups.pop(integers[0]))
-    entries: Sequence[int | None] = [None]
-    if added is not None:
-        if not np.shape(leaf.value):
-            raise ValueError(
-                f"rename: {pattern!r} lacks a '*' of {target!r}, so what it matches is unstacked; {leaf.name} has "
-                "no axes. Put a pattern for it before this one"
-            )
-        entries = range(np.shape(leaf.value)[0] + 1)  # one more, to see whether the new tree has more
-    sources: list[Source] = []
-    for i in entries:
-        name = _filled(target, groups if i is None else [*groups[:added], str(i), *groups[added:]])
+        position = int(groups.pop(i))
+
+    def source(filled: Sequence[str], entry: int | None = None) -> Source:
+        parts = iter(filled)
+        name = _WILDCARD.sub(lambda _: next(parts), f"{rule.target}.").removesuffix(".")
         slot = _slot(leaf, rule, spans, name, slots.get(name))
-        sources.append(Source(name, slot, (leaf,), path, leaf.state, rule, i))
-    return index, sources
+        return Source(name, slot, (leaf,), path, leaf.state, rule, entry)
+
+    if rule.added is None:
+        return position, [source(groups)]
+    before, after = groups[: rule.added], groups[rule.added :]
+    size = _number_of_entries(leaf, rule)
+    *entries, beyond = (source([*before, str(i), *after], i) for i in range(size + 1))
+    if is_in_new(beyond) or not all(map(is_in_new, entries)):
+        obstacle = ", which are not as many as in the new tree"
+        entries = [dataclasses.replace(x, obstacle=obstacle) for x in (*entries, beyond)]
+    return position, entries
 
 
-def _filled(target: str, groups: Iterable[str]) -> str:
-    """Return a target whose wildcards are replaced by what those of its pattern match."""
-    parts = iter(groups)
-    return _WILDCARD.sub(lambda _: next(parts), f"{target}.").removesuffix(".")
+def _wildcard_of_stack(leaf: Leaf, rule: Rule, groups: Sequence[str]) -> int:
+    """Return which wildcard of the pattern matches the position of a leaf in a stack."""
+    integers = [i for i in rule.lost if groups[i].isdecimal() and len(groups[i]) <= _DIGITS]
+    if len(integers) != 1:
+        raise ValueError(
+            f"rename: {rule.target!r} lacks a '*' of {rule.pattern!r}, so what it matches is stacked in the order of "
+            f"integers; at {leaf.name} it matches {' or '.join(describe_value(groups[i]) for i in rule.lost)}. Put a "
+            "pattern for that leaf before this one, or write '**' for the other '*'"
+        )
+    return integers[0]
+
+
+def _number_of_entries(leaf: Leaf, rule: Rule) -> int:
+    """Return the length of the axis along which a leaf is unstacked."""
+    shape: tuple[int, ...] = np.shape(leaf.value)
+    if not shape:
+        raise ValueError(
+            f"rename: {rule.pattern!r} lacks a '*' of {rule.target!r}, so what it matches is unstacked; {leaf.name} "
+            "has no axes. Put a pattern for it before this one"
+        )
+    return shape[0]
 
 
 def _slot(leaf: Leaf, rule: Rule, spans: Sequence[tuple[int, int]], name: str, there: Slot | None) -> Slot:
@@ -205,7 +219,8 @@ def _slot(leaf: Leaf, rule: Rule, spans: Sequence[tuple[int, int]], name: str, t
     depth = len(state.outer)
     ends_alike = rule.pattern.endswith("**") and rule.target.endswith("**")
     begin = spans[-1][0] if ends_alike else len(leaf.name)
-    if begin > depth or (begin == depth and there and there[1:] == leaf.slot[1:]):
+    is_of_same_field = there is not None and (there.kind, there.below) == (leaf.slot.kind, leaf.slot.below)
+    if begin > depth or (begin == depth and is_of_same_field):
         return by_name
     above = name[: len(name) - len(leaf.name) + depth]
     keys = tuple(part for part in above.split(".") if part and not part.isdecimal())
