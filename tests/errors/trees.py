@@ -91,6 +91,9 @@ MISTAKES: dict[str, Mistake] = {
         lambda: AT(lambda t: ((), t[0]), [None] * 2, (2, 3)), ValueError, "()"
     ),
     "None, where no leaf is None": Mistake(lambda: AT(lambda t: None, [1], 1), ValueError, "None"),
+    "None, where another leaf is None": Mistake(
+        lambda: AT(lambda t: t["a"].get("bais"), {"a": {"bias": None}}, 1), ValueError, "where returned None"
+    ),
     "None, where there are two": Mistake(lambda: AT(lambda t: t[0], [None, None], 1), ValueError, "is_leaf"),
     "a node twice": Mistake(lambda: AT(lambda t: (t[0], t[0]), [1, 2], [1, 2]), ValueError, "twice"),
     "a node and a node in it": Mistake(lambda: AT(lambda t: (t[0][0], t[0]), [[1], 2], [1, 2]), ValueError, "inside"),

@@ -13,6 +13,7 @@ import numpy as np
 from treekit._base.describe import RUNS_ITS_CODE, describe_value
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_name, path_text, walk
+from treekit._base.tree import is_none
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._compare.prefix import flatten_up_to
 from treekit._select.advice import a_static_field, field_names
@@ -76,10 +77,23 @@ class ByFunction(Selection):
         each_is_at_one_place = sorted(self._position[x] for x in found) == list(range(len(self._marked_nodes)))
         if not each_is_at_one_place:
             raise ValueError(_not_one_place_each(self._marked_nodes, found, self._marked))
+        if any(map(is_none, self._marked_nodes)):
+            self._check_none(where, leaf_of)
         if strict and not self.nodes:
             raise ValueError(
                 "where selects nothing: it returned an empty sequence. If that is meant, pass strict=False"
             )
+
+    def _check_none(self, where: Callable[[Any], Any], leaf_of: dict[int, Any]) -> None:
+        """Raise a ValueError unless None is a node: it has no identity, and a static field may be None too."""
+        leaves, treedef = jtu.tree_flatten(self._marked, is_leaf=is_none)
+        mark = object()
+        returned = _call(where, treedef.unflatten([mark if x is None else x for x in leaves]), leaf_of)
+        nodes = [returned] if self.is_one else list(returned)
+        if len(nodes) != len(self._marked_nodes) or not all(
+            x is not None or y is mark for x, y in zip(self._marked_nodes, nodes, strict=True)
+        ):
+            raise ValueError(f"where returned None, which is not a node of the tree. {_hint(self._marked)}")
 
     def _is_selected(self, x: object) -> bool:
         return id(x) in self._position

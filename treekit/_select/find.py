@@ -45,8 +45,8 @@ def tree_find(
 
     Raises:
         ValueError: a pattern or a class matches nothing, or a function returns an empty sequence, and `strict` is True;
-            two nodes have one name; or, as in `tree_at`, a function returns something that
-            is not a node.
+            two nodes have one name; or, as in `tree_at`, a function returns something that is not a node.
+        TypeError: `where` is something else, or `strict` is not a bool.
 
     >>> tree_find({"layers": [{"w": 1, "bias": 2}, {"w": 3, "bias": 4}]}, "**.bias")
     {'layers.0.bias': 2, 'layers.1.bias': 4}
