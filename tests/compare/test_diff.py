@@ -293,6 +293,20 @@ def test_tolerances_are_numpys() -> None:
         assert tk.tree_diff(1.0, 1.5, rtol=zero, atol=zero) and not tk.tree_diff(1.0, 1.5, rtol=zero, atol=1)
 
 
+def test_tolerances_hold_for_each_part_of_a_complex_number_beside_a_nan() -> None:
+    nan = float("nan")
+    a = np.array([complex(nan, 1), complex(1, nan), complex(nan, nan), 1 + 1j])
+    assert not tk.tree_diff(a, a + (1e-3 + 1e-3j), atol=2e-3)
+    for i, other in enumerate([complex(1, nan), complex(2, nan), complex(nan, 1), complex(1, nan)]):
+        b = a.copy()
+        b[i] = other
+        assert tk.tree_diff(a, b, atol=0.1)
+
+
+def test_a_number_is_compared_in_the_dtype_of_a_numpy_array() -> None:
+    assert [d.kind for d in tk.tree_diff(0.1, np.float32(0.1))] == ["weak type"]
+
+
 DIGITS = "".join(f"{i}," for i in range(1000))
 UNLIKE: dict[str, tuple[Any, Any, str, str]] = {
     "in the middle": (f"{DIGITS}x{DIGITS}", f"{DIGITS}y{DIGITS}", "999,x0,1", "999,y0,1"),

@@ -85,7 +85,8 @@ def tree_diff(
     A NumPy array is compared with a JAX array as JAX would convert it, as in jit: f64 becomes f32, unless x64 is
     enabled. Two NumPy arrays are compared by their own dtypes.
 
-    NaN is equal to NaN, whatever its bits, and 0.0 to -0.0; the two parts of a complex number are compared one by one.
+    NaN is equal to NaN, whatever its bits, and 0.0 to -0.0. Without tolerances, and if there is a NaN, the two parts of
+    a complex number are compared one by one.
 
     Values are compared on the host, to which sharded arrays are copied. Of an array that spans processes, this process
     may have only a part. Such arrays are compared by shape, dtype and sharding, and listed as a difference in "value"

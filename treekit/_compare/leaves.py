@@ -154,10 +154,10 @@ def _describe_or_why_not(x: PyTree) -> str:
 
 
 def _values(a: PyTree, b: PyTree) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the values of two leaves; if one is an array of JAX, those of the other as JAX would convert them."""
+    """Return the values of two leaves of one dtype; where NumPy has another dtype, as JAX would convert it."""
     x, y = np.asarray(_data_of(a)), np.asarray(_data_of(b))
-    # Floats of 64 bits are rounded to the dtype of JAX's. Integers are not: one that does not fit differs.
-    if isinstance(a, jax.Array) != isinstance(b, jax.Array) and issubdtype(dtype_of(a), np.inexact):
+    # Floats of 64 bits are rounded. Integers are not: one that does not fit differs.
+    if x.dtype != y.dtype and issubdtype(dtype_of(a), np.inexact):
         with np.errstate(all="ignore"):  # JAX makes an infinity of a large number too
             x, y = x.astype(dtype_of(a), copy=False), y.astype(dtype_of(a), copy=False)
     return x, y
@@ -186,10 +186,7 @@ def _which_differ(x: NDArray[Any], y: NDArray[Any], rtol: float, atol: float) ->
     if differ.any():
         # Only elements that differ are widened: widening a whole large array would take several times its memory.
         left, right = _wide(x[differ]), _wide(y[differ])
-        if rtol == atol == 0:  # not by `np.isclose`, which takes any two complex NaNs as equal
-            differ[differ] = ~_are_equal(left, right)
-        else:
-            differ[differ] = ~np.isclose(left, right, rtol, atol, equal_nan=True)
+        differ[differ] = ~(_are_equal(left, right) if rtol == atol == 0 else _are_close(left, right, rtol, atol))
     return differ
 
 
@@ -205,6 +202,15 @@ def _are_equal(x: NDArray[Any], y: NDArray[Any]) -> Any:
     if np.iscomplexobj(x):
         return _are_equal(np.real(x), np.real(y)) & _are_equal(np.imag(x), np.imag(y))
     return (x == y) | (np.isnan(x) & np.isnan(y))
+
+
+def _are_close(x: NDArray[Any], y: NDArray[Any], rtol: float, atol: float) -> Any:
+    if not np.iscomplexobj(x):
+        return np.isclose(x, y, rtol, atol, equal_nan=True)
+    # np.isclose takes any two complex NaNs as equal.
+    parts = (np.real(x), np.real(y)), (np.imag(x), np.imag(y))
+    are_parts_close = np.logical_and(*(np.isclose(*part, rtol, atol, equal_nan=True) for part in parts))
+    return np.where(np.isnan(x) | np.isnan(y), are_parts_close, np.isclose(x, y, rtol, atol))
 
 
 def _wide(x: NDArray[Any]) -> NDArray[Any]:
