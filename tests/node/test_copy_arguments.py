@@ -112,3 +112,18 @@ def test_copy_false_exempts_the_argument_of_that_field_alone() -> None:
     for made in (Keeping(given, given), Keeping(kept=given, xs=given), replace(Keeping(0), kept=given, xs=given)):
         assert made.kept is given
         assert made.xs == given and made.xs is not given and made.xs["a"] is not given["a"]
+
+
+@node
+class Gathering:
+    items: Any
+    kept: Any = field(copy=False)
+
+    def __init__(self, *items: Any, kept: Any) -> None:
+        self.items, self.kept = items, kept
+
+
+def test_arguments_that_are_gathered_are_copied() -> None:
+    given = [1]
+    made = Gathering([0], given, kept=given)
+    assert made.items[1] == given and made.items[1] is not given and made.kept is given

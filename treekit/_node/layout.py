@@ -19,6 +19,7 @@ from treekit._node.pickling import attributes_of, copies_in_its_own_way, deepcop
 from treekit._node.static import STATIC, Interned, StaticFields
 
 COPY = "treekit.copy"  # the key in a field's metadata
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +46,9 @@ class Creation:
         """Read this from the fields of a dataclass and its `__init__`."""
         uncopied: set[int | str] = {f.name for f in fields if not f.metadata.get(COPY, True)}
         if uncopied:
-            _, *parameters = inspect.signature(init).parameters
-            uncopied |= {i for i, name in enumerate(parameters) if name in uncopied}
+            _, *parameters = inspect.signature(init).parameters.values()
+            by_position = [x.name for x in parameters if x.kind in _BY_POSITION]
+            uncopied |= {i for i, name in enumerate(by_position) if name in uncopied}
         return cls(
             defaults={f.name: f.default for f in fields if f.default is not dataclasses.MISSING},
             converters={f.name: f.metadata["converter"] for f in fields if f.metadata.get("converter") is not None},
