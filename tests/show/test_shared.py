@@ -26,6 +26,10 @@ CASES: dict[str, tuple[Any, dict[str, list[str]]]] = {
     "empty": ([jnp.zeros(0), np.zeros(0), jnp.zeros((0, 3)), np.zeros(0)], {}),
     "deleted": ([DELETED, DELETED], {}),
     "shapes": ([untyped.ShapeDtypeStruct((2,), jnp.float32)] * 2, {}),
+    "names that occur twice": (
+        {"a": {"b": ONE}, "a.b": KEY, "c": ONE, "d": KEY},
+        {"['a']['b']": ["c"], "['a.b']": ["d"]},
+    ),
     "variables of Flax": (nnx.State({"a": nnx.Param(ONE), "b": nnx.Param(ONE)}), {"a": ["b"]}),
 }
 

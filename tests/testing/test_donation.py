@@ -30,6 +30,7 @@ USABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "jitted already": (jax.jit(lambda x: x + 1, donate_argnums=0), (X,)),
     "a key": (lambda key: jax.random.split(key)[0], (jax.random.key(0),)),
     "NumPy and a constant": (lambda x, y: x + y, (np.ones(3, np.float32), 2.0)),
+    "two leaves of one name": (lambda p: p, ({"a": {"b": X}, "a.b": Y},)),
     "nothing to reuse": (lambda x: x.sum(), (jnp.ones((2, 0)),)),
 }
 

@@ -2,6 +2,7 @@
 
 import functools
 import operator
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,6 +47,13 @@ def leaf_path_text(tree: PyTree, i: int, is_leaf: IsLeaf = None) -> str:
 def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, Any]]:
     """Flatten a tree, with the name of each leaf."""
     return [(path_name(path), x) for path, x in flatten_with_path(tree, is_leaf)[0]]
+
+
+def flatten_with_distinct_names(tree: PyTree) -> list[tuple[str, Any]]:
+    """Flatten a tree, with the name of each leaf; or with its path as JAX writes it, if another leaf has that name."""
+    flat = flatten_with_path(tree)[0]
+    counts = Counter(path_name(path) for path, _ in flat)
+    return [(name if counts[name := path_name(path)] == 1 else jtu.keystr(path), x) for path, x in flat]
 
 
 def flatten_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:

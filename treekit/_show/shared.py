@@ -8,7 +8,7 @@ import numpy as np
 
 from treekit._base.describe import is_deleted, refuse_class
 from treekit._base.dtype import issubdtype
-from treekit._base.key_path import flatten_with_names
+from treekit._base.key_path import flatten_with_distinct_names
 from treekit._base.predicates import is_traced
 from treekit._base.types import PyTree
 
@@ -38,7 +38,7 @@ def tree_shared(tree: PyTree) -> dict[str, list[str]]:
     {'embed': ['head.weight']}
     """
     refuse_class(tree, "tree_shared")
-    named = flatten_with_names(tree)
+    named = flatten_with_distinct_names(tree)
     spans = sorted(span for i, (name, x) in enumerate(named) for span in _spans(i, name, x))
     group = list(range(len(named)))  # for each leaf, the first one that it shares memory with, perhaps through others
 

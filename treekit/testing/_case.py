@@ -1,6 +1,5 @@
 """The arguments with which the laws of a gradient transformation are checked, and a few steps with them."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
@@ -8,7 +7,7 @@ import jax
 
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import path_text
+from treekit._base.key_path import flatten_with_distinct_names
 from treekit._base.predicates import is_array, is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._compare.diff import TreeDiff, tree_diff
@@ -126,12 +125,12 @@ def is_jit_argument(x: object) -> bool:
 
 def by_path(tree: PyTree) -> dict[str, Any]:
     """Return the leaves of a tree by key path."""
-    return {path_text(path): x for path, x in jtu.tree_flatten_with_path(tree)[0]}
+    return {name or "the root": x for name, x in flatten_with_distinct_names(tree)}
 
 
 def shared_buffers(tree: PyTree) -> dict[str, list[str]]:
     """Return which arrays of JAX share a buffer, by key path, as `tree_shared` does."""
-    return tree_shared(OrderedDict((path, x) for path, x in by_path(tree).items() if isinstance(x, jax.Array)))
+    return tree_shared(jtu.tree_map(lambda x: x if isinstance(x, jax.Array) else None, tree))
 
 
 def all_finite(tree: PyTree) -> Any:
