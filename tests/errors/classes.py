@@ -116,6 +116,9 @@ MISTAKES: dict[str, Mistake] = {
     "a node that is not a class": Mistake(lambda: node(WORD), TypeError, "'word'"),
     "an option that is not a bool": Mistake(lambda: unchecked(node)(eq="no"), TypeError, "'no'"),
     "a static field to train": Mistake(lambda: field(static=True, trainable=False), TypeError, "trainable=False"),
+    "a field to train that its metadata makes static": Mistake(
+        lambda: field(metadata={"static": True}, trainable=False), TypeError, "trainable=False"
+    ),
     "an array in a class body": Mistake(lambda: node(class_with(w=ONES)), TypeError, "Made.w"),
     "a class made a node twice": Mistake(lambda: node(Layer), TypeError, "Layer"),
     "a node of Equinox": Mistake(lambda: node(eqx.nn.Linear), TypeError, "Linear"),
@@ -165,6 +168,9 @@ MISTAKES: dict[str, Mistake] = {
         lambda: Careless(lambda self: setattr(self, "weight", self.__repr__)), TypeError, "weight"
     ),
     "a function that captures arrays": Mistake(lambda: Layer(LAYER.scale), TypeError, "weight"),
+    "a method that captures arrays, wrapped, in place of a static value": Mistake(
+        lambda: replace(LAYER, name=jax.vmap(LAYER.scale)), TypeError, "captures a Layer"
+    ),
     "a static list": Mistake(lambda: Layer(1, [1]), TypeError, "Layer.name"),
     "a static array": Mistake(lambda: Layer(1, ("a", ONES)), TypeError, "tuple"),
     "a static partial of an array": Mistake(lambda: Layer(1, functools.partial(abs, ONES)), TypeError, "partial"),

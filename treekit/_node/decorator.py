@@ -93,7 +93,8 @@ def field(
     """
     for name, option in dict(init=init, repr=repr, static=static, copy=copy, trainable=trainable).items():
         check_bool(f"field: {name}", option)
-    if static and not trainable:
+    given = metadata or {}
+    if (static or given.get("static") or not given.get("pytree_node", True)) and not trainable:
         raise TypeError("field(static=True, trainable=False): a static value is not a leaf, so it is never trained")
     extra: dict[str, Any] = {}
     if static:
@@ -112,7 +113,7 @@ def field(
         init=init,
         repr=repr,
         kw_only=kw_only,
-        metadata={**(metadata or {}), **extra},
+        metadata={**given, **extra},
     )
 
 

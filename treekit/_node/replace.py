@@ -3,6 +3,7 @@
 from typing import TypeVar
 
 from treekit._base.layouts import layout_of
+from treekit._node.captured import check_captured
 from treekit._node.copy_arguments import copy_arguments
 
 T = TypeVar("T")
@@ -19,11 +20,11 @@ def replace(node: T, /, **fields: object) -> T:
             unless the field says `copy=False`.
 
     Returns:
-        An instance of the same class.
+        An instance of the same class, which shares the values of all other fields with `node`.
 
     Raises:
-        TypeError: the class is not a node of treekit, has no such field, or a static value is not hashable or contains
-            an array.
+        TypeError: the class is not a node of treekit, has no such field, a static value is not hashable or contains an
+            array, or a function captures a node with arrays.
 
     >>> from treekit import node
     >>> @node
@@ -51,4 +52,6 @@ def replace(node: T, /, **fields: object) -> T:
     if not fields.keys().isdisjoint(layout.meta):
         static = layout.intern(tuple(fields.get(n, v) for n, v in zip(layout.meta, static.values, strict=True)))
     out: T = layout.rebuild(static, children)
+    if layout.creation:
+        check_captured(out, lambda _: False)
     return out
