@@ -101,6 +101,11 @@ CHANGES: dict[str, tuple[Callable[..., Any], Any]] = {
     "a static field": (other(name="b"), START),
     "an array for None": (other(count=None), START),
     "a number that becomes an array": (lambda n, _: (n + jnp.ones(()), None), 0.0),
+    "a bool that becomes an array": (
+        lambda c, _: ({**c, "done": c["x"] > 0}, None),
+        {"done": False, "x": jnp.ones(())},
+    ),
+    "an array of bools that becomes a bool": (lambda c, _: ([True], None), [jnp.array(False)]),
     "a dtype": (lambda c, _: ([c[0].astype("bfloat16")], None), [jnp.ones(2)]),
     "a shape": (lambda x, _: (jnp.ones(3), None), jnp.ones(2)),
     "the shape of a weak array": (lambda x, _: (jnp.ones(3), None), jnp.asarray(1.0)),

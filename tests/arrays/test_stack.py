@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import treekit as tk
@@ -85,6 +86,19 @@ def test_the_shape_of_a_stack_is_the_stack_of_the_shapes(weak: tuple[bool, bool]
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     sharded = jax.tree.map(lambda x: untyped.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes)
     assert jax.tree.leaves(tk.tree_stack(sharded))[0].sharding is None
+
+
+def test_members_share_no_memory_with_the_stack() -> None:
+    stacked = {"x": np.zeros((2, 3))}
+    for member in tk.tree_unstack(stacked):
+        member["x"][:] = 1
+    assert not stacked["x"].any()
+
+
+def test_a_dict_of_transformations_is_a_tree() -> None:
+    tree = {"tx": optax.sgd(1.0)}
+    assert tk.tree_stack([tree, tree]) == tree
+    assert tk.filter_scan(lambda x, _: (x, None), jnp.ones(()), tree, length=2)[0] == 1
 
 
 def test_no_members_may_come_out_of_a_stack() -> None:

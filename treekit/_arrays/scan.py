@@ -8,14 +8,14 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, overload
 
 from treekit._base.describe import describe, describe_value
-from treekit._base.dtype import is_weak
+from treekit._base.dtype import has_dtype, is_weak
 from treekit._base.exact import PLAIN, exact_key
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_array
 from treekit._base.types import PyTree
 from treekit._compare.diff import TreeDiff, tree_diff
-from treekit._select.filter import combine, filter_arrays, partition
+from treekit._select.filter import combine, filter_arrays, split
 
 Carry = TypeVar("Carry")
 X = TypeVar("X")
@@ -57,8 +57,8 @@ def filter_scan(
     """Scan as `jax.lax.scan` does, where carry, inputs and outputs may have functions, strings and Python numbers.
 
     With a model stacked by `tree_stack` as `xs`, this applies its layers one after the other, and compiles one layer
-    only. With a model as the carry, it is a training loop. As `jax.lax.scan`, it traces `f` again only if `f` is
-    another function, or if shapes, dtypes or leaves that are not arrays differ.
+    only. With a model as the carry, it is a training loop. It traces `f` again if `f` is another object, as a bound
+    method is each time, or if shapes, dtypes or leaves that are not arrays differ.
 
     Args:
         f: takes a carry like `init` and an entry of `xs`, and returns the next carry and an output.
@@ -139,7 +139,7 @@ class _Split:
 
 
 def _split(tree: PyTree) -> _Split:
-    arrays, rest = partition(tree)
+    arrays, rest = split(tree)
     return _Split(arrays, _Rest(rest))
 
 
@@ -180,14 +180,22 @@ def _step(get_f: Callable[[], Any], carry: _Split, x: _Split) -> tuple[_Split, _
     before, arrays = carry.arrays, filter_arrays(new)
     if jtu.tree_structure(arrays) == jtu.tree_structure(before):
         before = jtu.tree_map(_promoted, before, arrays)
-    shown = (jtu.tree_map(_shape_of_array, tree) for tree in (combine(before, carry.rest.tree), new))
-    if diff := TreeDiff(dict.fromkeys(tree_diff(*shown))):
+    shown = [jtu.tree_map(_shape_of_array, tree) for tree in (combine(before, carry.rest.tree), new)]
+    if diff := TreeDiff(dict.fromkeys(tree_diff(*shown))) or _bools_that_became_arrays(*shown):
         raise TypeError(
             "filter_scan: f must return a carry like the one that it takes, in which only the values of arrays "
             "differ. Cast an array whose dtype changes. If a Python number changes, start with an array: "
             f"jax.numpy.asarray(0.0).\ncarry | the carry that f returns:\n{diff}"
         )
     return _Split(arrays, carry.rest), _split(y)
+
+
+def _bools_that_became_arrays(before: PyTree, after: PyTree) -> str:
+    """List the Python bools that have become arrays of bools, or the reverse: to `tree_diff`, these are alike."""
+    pairs = zip(flatten_with_path(before)[0], jtu.tree_leaves(after), strict=True)
+    return "\n".join(
+        f"{path_text(path)}  {describe(x)} | {describe(y)}" for (path, x), y in pairs if has_dtype(x) != has_dtype(y)
+    )
 
 
 def _shape_of_array(x: Any) -> Any:

@@ -17,7 +17,7 @@ from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._base.predicates import is_array, is_inexact_array, is_traced
 from treekit._base.tree import check_no_foreign_floats
 from treekit._compare.diff import TreeDiff, tree_diff
-from treekit._select.filter import partition
+from treekit._select.filter import split
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def tree_stack(trees: Iterable[T]) -> T:
     members = list(trees)
     if not members:
         raise ValueError("tree_stack needs at least one tree")
-    arrays, rest = zip(*(partition(member, has_dtype) for member in members), strict=True)
+    arrays, rest = zip(*(split(member, has_dtype) for member in members), strict=True)
     for i in range(1, len(members)):
         differences = (*tree_diff(arrays[0], arrays[i], values=False), *tree_diff(rest[0], rest[i]))
         if diff := TreeDiff(dict.fromkeys(d for d in differences if d.kind not in _MAY_DIFFER)):
@@ -101,7 +101,7 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
 
     Returns:
         One tree for each entry of that axis. All of them have the leaves that are not arrays. Arrays on several devices
-        stay there, with the sharding of their other axes.
+        stay there, with the sharding of their other axes. None of them shares memory with `tree`.
 
     Raises:
         ValueError: the tree has no arrays, or the first axes of its arrays differ in length; the message names the key
@@ -127,7 +127,9 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
                 "tree_unstack(tree): the arrays of tree must have first axes of the same length, the number of "
                 f"members; found at {leaf_path_text(tree, i)} {describe(leaves[i])}{other}"
             )
-    columns: list[Any] = [members_of(x) if has_dtype(x) else itertools.repeat(x, *usual) for x in leaves]
+    # The entries of a NumPy array are views, into which one can write.
+    own = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
+    columns: list[Any] = [members_of(x) if has_dtype(x) else itertools.repeat(x, *usual) for x in own]
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
 
 
@@ -168,8 +170,9 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
 
     Returns:
         The vector, of shape `(n,)` and the widest dtype of the arrays (JAX's default float if it has no arrays), and a
-        function that maps such a vector back to a tree like `tree`. It restores the shape and dtype of each array; if
-        the tree has complex arrays too, real arrays get the real parts. All other leaves are those of `tree`.
+        function that maps such a vector back to a tree like `tree`. It restores the shape of each array, and the dtype
+        that JAX gives it: f32 for f64 of NumPy, unless x64 is enabled. If the tree has complex arrays too, real arrays
+        get the real parts. All other leaves are those of `tree`.
 
     Raises:
         TypeError: the tree has a NumPy array of bf16 or another dtype that NumPy does not know.

@@ -125,6 +125,13 @@ def partition(
             "treekit.partition splits a tree in two, and received a dict of transformations. To give each leaf to the "
             "transformation with its label, use treekit.optax.partition"
         )
+    return split(tree, filter_spec, replace, is_leaf)
+
+
+def split(
+    tree: T, filter_spec: FilterSpec = is_array, replace: object = None, is_leaf: LeafPredicate | None = None
+) -> tuple[T, T]:
+    """Split any tree, as `partition` does: it may be a dict of transformations."""
     keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
     left: T = treedef.unflatten([x if k else replace for k, x in zip(keep, leaves, strict=True)])
     right: T = treedef.unflatten([replace if k else x for k, x in zip(keep, leaves, strict=True)])
