@@ -154,6 +154,14 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
         (0.5, 0, ""),
         FROZEN,
     ),
+    "held beside held rounds": (
+        lambda: split(
+            tko.conditionally_transform(tko.MultiSteps(tko.sgd(0.5), 3), lambda step: step >= 0),
+            tko.conditionally_mask(tko.sgd(0.5), lambda step: step >= 3),
+        ),
+        (0.5, 0, ""),
+        ZERO,
+    ),
     "a sign of a warm-up": (lambda: tko.sign_sgd(LATE), ZERO, ZERO),
     "frozen by a mask, in 16 bits": (
         lambda: training.store_state(
@@ -306,6 +314,15 @@ def test_a_count_of_the_user_s_own_is_not_set() -> None:
 
     tx = optax.GradientTransformation(lambda params: CountState(jnp.zeros([], int)), update)
     assert {row.step for row in training.summary(tx, PARAMS, step=9).rows} == {1.0}
+
+
+def test_what_is_frozen_is_not_known_of_code_that_reads_a_count() -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        factor = 0.0 if int(state.count) < 3 else -1.0
+        return jax.tree.map(lambda x: factor * jnp.zeros_like(x), updates), CountState(state.count + 1)
+
+    tx = optax.GradientTransformation(lambda params: CountState(jnp.zeros([], int)), update)
+    assert set(seen(training.summary(tx, PARAMS))) == {ZERO}
 
 
 TRAINED: dict[str, Callable[[], Any]] = {

@@ -14,9 +14,9 @@ from treekit._base.predicates import can_be_trained, is_parameter
 from treekit._base.types import OptState, Params
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._frozen import find_frozen
-from treekit.training._round import filled, take_round
+from treekit.training._round import Round, filled, take_round
 
-FROZEN = "frozen"  # the note of a leaf whose update depends on neither its gradient nor its param
+FROZEN = "frozen"  # the note of a leaf that does not move, whatever the gradients and params of such leaves are
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which a line search finds different steps
 
 
@@ -35,18 +35,27 @@ class Effect(NamedTuple):
     note: str = ""
 
 
+class _Sizes(NamedTuple):
+    """The numbers of an `Effect`; None if they are not finite."""
+
+    step: float | None
+    decay: float | None
+
+
 class _Measured(NamedTuple):
     """What one step does to each leaf, and what it would do if one thing were different.
 
     Attributes:
-        effects: what it does.
-        changed: for a thing that was changed, the note of the leaves for which that matters, and what the step did.
+        sizes: what it does.
+        changed: what it does with other PRNG keys, and with another loss, by the note of a leaf for which that matters.
         curvature: that of the loss; None without a loss.
+        steps: how many steps its round takes.
     """
 
-    effects: list[Effect]
-    changed: dict[str, list[Effect]]
+    sizes: list[_Sizes]
+    changed: dict[str, list[_Sizes]]
     curvature: float | None
+    steps: int
 
 
 def find_effects(tx: GradientTransformation[Any], params: Params, state: OptState, when: str) -> list[Effect]:
@@ -67,13 +76,11 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
         except Exception:
             failed = Effect(None, None, f"fails: {describe_error(error)}")
             return [failed if can_be_trained(x) else _untrained(x) for x in leaves]
-    unmoved = [
-        can_be_trained(x) and one.step == one.decay == 0 for x, one in zip(leaves, measured.effects, strict=True)
-    ]
-    frozen = find_frozen(tx, params, state, measured.curvature, unmoved)
+    unmoved = [can_be_trained(x) and sizes == (0, 0) for x, sizes in zip(leaves, measured.sizes, strict=True)]
+    frozen = find_frozen(tx, params, state, measured.curvature, unmoved, measured.steps)
     effects = [
-        _with_note(one, {note: changed[i] for note, changed in measured.changed.items()}, frozen[i], when)
-        for i, one in enumerate(measured.effects)
+        _effect_of(sizes, {note: changed[i] for note, changed in measured.changed.items()}, frozen[i], when)
+        for i, sizes in enumerate(measured.sizes)
     ]
     return [one if can_be_trained(x) else _untrained(x) for x, one in zip(leaves, effects, strict=True)]
 
@@ -83,34 +90,34 @@ def _measure_with_changes(
 ) -> _Measured:
     """Measure a step; with other PRNG keys too, if the state has keys; and with another loss too, if it gets one."""
     curvature = _STEEP if with_loss else None
-    effects = _measure(tx, params, state, curvature)
-    changed: dict[str, list[Effect]] = {}
+    sizes, steps = _measure(tx, params, state, curvature)
+    changed: dict[str, list[_Sizes]] = {}
     other_state = _with_other_keys(state)
     if other_state is not None:
-        changed["random"] = _measure(tx, params, other_state, curvature)
+        changed["random"], _ = _measure(tx, params, other_state, curvature)
     if with_loss:
-        changed["depends on the loss"] = _measure(tx, params, state, _FLAT)
-    return _Measured(effects, changed, curvature)
+        changed["depends on the loss"], _ = _measure(tx, params, state, _FLAT)
+    return _Measured(sizes, changed, curvature, steps)
 
 
-def _with_note(effect: Effect, changed: Mapping[str, Effect], is_frozen: bool, when: str) -> Effect:
-    """Return an effect with its note, and without the numbers that depend on what was changed."""
-    step, decay, _ = effect
+def _effect_of(sizes: _Sizes, changed: Mapping[str, _Sizes], is_frozen: bool, when: str) -> Effect:
+    """Return an effect, without the numbers that depend on what was changed."""
+    step, decay = sizes
     of_step = [note for note, other in changed.items() if not _are_alike(step, other.step)]
     of_decay = [note for note, other in changed.items() if not _are_alike(decay, other.decay)]
     if notes := dict.fromkeys([*of_step, *of_decay]):
         return Effect(None if of_step else step, None if of_decay else decay, ", ".join(notes))
     if step is None:
-        return effect._replace(note="is not finite")
+        return Effect(step, decay, "is not finite")
     if decay is None:
-        return effect._replace(note="is not finite without a gradient")
+        return Effect(step, decay, "is not finite without a gradient")
     if is_frozen:
-        return effect._replace(note=FROZEN)
+        return Effect(step, decay, FROZEN)
     if step == 0:
-        return effect._replace(note=f"0 {when}")
+        return Effect(step, decay, f"0 {when}")
     if step < 0:
-        return effect._replace(note="along the gradient, not against it: masked out?")
-    return effect
+        return Effect(step, decay, "along the gradient, not against it: masked out?")
+    return Effect(step, decay)
 
 
 def _untrained(x: object) -> Effect:
@@ -124,15 +131,18 @@ def _are_alike(first: float | None, second: float | None) -> bool:
     return math.isclose(first, second, rel_tol=1e-3)
 
 
-def _measure(tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None) -> list[Effect]:
-    """Return what one step does to each leaf, without notes; with a loss of this curvature, if it is not None."""
+def _measure(
+    tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None
+) -> tuple[list[_Sizes], int]:
+    """Return what one step does to each leaf, and how many steps its round takes. A curvature is that of a loss."""
 
-    def updates_of(slope: float) -> list[Any]:
+    def round_of(slope: float) -> Round:
         return take_round(tx, params, filled(params, slope, keep_others=False), state, curvature)
 
-    pairs = zip(updates_of(1.0), updates_of(0.0), strict=True)
+    with_gradient, without = round_of(1.0), round_of(0.0)
+    pairs = zip(with_gradient.updates, without.updates, strict=True)
     measured: list[Any] = jax.device_get([_sizes(*pair) for pair in pairs])
-    return [Effect(*map(_if_finite, pair)) for pair in measured]
+    return [_Sizes(*map(_if_finite, pair)) for pair in measured], with_gradient.steps
 
 
 def _if_finite(x: Any) -> Any:

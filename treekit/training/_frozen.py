@@ -12,24 +12,29 @@ from treekit._base.types import OptState, Params, PyTreeDef
 from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
-from treekit.training._round import filled, take_round
+from treekit.training._round import filled, take_step
+
+_ONE = np.ones(1, np.float32)
 
 
 def find_frozen(
-    tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None, unmoved: list[bool]
+    tx: GradientTransformation[Any],
+    params: Params,
+    state: OptState,
+    curvature: float | None,
+    unmoved: list[bool],
+    steps: int,
 ) -> list[bool]:
     """Return which of the leaves that do not move are frozen: their updates depend on no gradient or param of theirs.
 
     A leaf that does not move in this step may move in a later one: the update of a schedule that is 0 now is the
-    product of 0 and a gradient. What it depends on is known from `jax.vmap`. The gradients and params of these leaves
-    are multiplied by a factor over which it maps, and an update that depends on them is then batched. (Outside of
-    `jit`, JAX computes what is not batched as if there were no `vmap`.)
+    product of 0 and a gradient. What it depends on is known from `jax.vmap`. The gradients and params of all leaves
+    that do not move are multiplied by a factor over which it maps, and an update that depends on one of them is then
+    batched. (Outside of `jit`, JAX computes what is not batched as if there were no `vmap`.)
 
     A step may also ask a count whether to use the gradients at all, as `conditionally_mask` does. So another `vmap`,
-    around the first, maps over a factor of the counts in the state: `run_if`, which does not know then whether to run
-    the step, traces it. The counts of a MultiSteps are left as they are, since `take_round` reads them. If the user's
-    own code reads a count, this fails, and the step is taken with the counts as they are. If it still fails, no leaf
-    counts as frozen.
+    around the first, maps over a factor of the counts in the state. JAX does not know then which branch runs, so both
+    count. The counts of a MultiSteps are left as they are: its rounds are the same in each step.
 
     Args:
         tx: the optimizer.
@@ -37,37 +42,44 @@ def find_frozen(
         state: the state before the step.
         curvature: that of the loss, as in `take_round`.
         unmoved: for each leaf, whether it does not move in this step.
+        steps: how many steps a round takes.
+
+    Returns:
+        For each leaf, whether it is frozen; False for all if the optimizer's own code reads a count, which fails.
     """
     if not any(unmoved):
         return unmoved
     treedef, (state_leaves, state_treedef) = jtu.tree_structure(params), jtu.tree_flatten(state)
     are_counts = [_is_count(x, entry) for x, entry in zip(state_leaves, map_state(state, params), strict=True)]
-    are_batched = [False] * len(unmoved)  # for each leaf, whether its update is
+    are_batched = [False] * len(unmoved)  # for each leaf, whether one of its updates is
 
+    # It returns the factor. What matters is its rule, by which the inner `vmap` says what is batched.
     @custom_vmap
-    def record(factor: Any, updates: list[Any]) -> Any:
+    def record(factor: Any, rounds: list[list[Any]]) -> Any:
         return factor
 
     @record.def_vmap
-    def rule(_: int, batched: Any, factor: Any, updates: list[Any]) -> tuple[Any, bool]:
-        are_batched[:] = map(bool, batched[1])  # None for a leaf without an update
+    def rule(_: int, batched: Any, factor: Any, rounds: list[list[Any]]) -> tuple[Any, bool]:
+        are_batched[:] = map(any, zip(*batched[1], strict=True))  # None for a leaf without an update
         return factor, True
 
-    def step(count_factor: Any, factor: Any) -> Any:
+    def run(count_factor: Any, factor: Any) -> Any:
         grads = _scaled(treedef, filled(params, 1.0, keep_others=False), unmoved, factor)
-        start = _scaled(state_treedef, state, are_counts, count_factor)
-        return record(factor, take_round(tx, _scaled(treedef, params, unmoved, factor), grads, start, curvature))
+        scaled_params = _scaled(treedef, params, unmoved, factor)
+        now = _scaled(state_treedef, state, are_counts, count_factor)
+        rounds: list[list[Any]] = []
+        for _ in range(steps):
+            updates, now = take_step(tx, scaled_params, grads, now, curvature)
+            rounds.append(updates)
+        return record(factor, rounds)
 
-    def mapped(count_factor: Any) -> Any:
-        return untyped.vmap(functools.partial(step, count_factor))(jnp.ones(1))
+    def over_factors(count_factor: Any) -> Any:
+        return untyped.vmap(functools.partial(run, count_factor))(_ONE)
 
     try:
-        untyped.vmap(mapped)(jnp.ones(1))
-    except Exception:  # the user's own code may raise anything
-        try:
-            mapped(jnp.ones(()))  # a factor over which nothing maps, so the counts are known
-        except Exception:
-            return [False] * len(unmoved)
+        untyped.vmap(over_factors)(_ONE)
+    except Exception:  # the optimizer's own code may raise anything
+        return [False] * len(unmoved)
     return [is_unmoved and not is_batched for is_unmoved, is_batched in zip(unmoved, are_batched, strict=True)]
 
 

@@ -1,7 +1,7 @@
 """Take one step of an optimizer, or a whole round of a MultiSteps, to see what it does to each leaf."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp, jtu
@@ -35,39 +35,58 @@ def filled(tree: Params, value: float, *, keep_others: bool = True) -> Any:
     return jtu.tree_map(fill, tree)
 
 
+class Round(NamedTuple):
+    """A round of equal gradients.
+
+    Attributes:
+        updates: the update of each leaf; None for a leaf without one. For a leaf of a MultiSteps, that is the sum of
+            its updates until its own round ends; for any other, its first update.
+        steps: how many steps were taken: until all rounds had ended.
+    """
+
+    updates: list[Any]
+    steps: int
+
+
 def take_round(
     tx: GradientTransformation[Any], params: Params, grads: Updates, state: OptState, curvature: float | None
-) -> list[Any]:
-    """Return the update of one step for each leaf.
-
-    For a leaf of a MultiSteps, that is the sum of its updates until its round ends, with equal gradients. For any other
-    leaf, it is the first update, even if more steps are taken until the rounds of other leaves end.
+) -> Round:
+    """Take steps until each MultiSteps in an optimizer has ended a round.
 
     Args:
         tx: the optimizer.
         params: the params.
-        grads: the gradients, the same in each step of a round; None for a leaf without one.
-        state: the state before the step.
+        grads: the gradients, the same in each step; None for a leaf without one.
+        state: the state before the first step.
         curvature: that of a made-up loss, for an optimizer that needs one; None passes no loss.
 
     Raises:
-        ValueError: a round is longer than a thousand steps.
+        ValueError: a round does not end within a thousand steps, since it is longer, or since it is held.
     """
-    extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
-    treedef = jtu.tree_structure(params)
     rounds = [(int(x.gradient_step), _accumulated_leaves(x, params)) for x in _multi_steps(state)]
-    totals: list[Any] = [None] * treedef.num_leaves
-    remaining = set(range(treedef.num_leaves))  # after a step: the leaves of a MultiSteps whose round is not over
-    for _ in range(_MOST_MINI_STEPS):
-        updates, state = tx.update(grads, state, params, **extra)
-        for i, x in enumerate(flatten_updates(treedef, updates)):
-            if i in remaining and x is not None:
-                totals[i] = x if totals[i] is None else totals[i] + x
-        now = [int(x.gradient_step) for x in _multi_steps(state)]
-        remaining = {i for (start, leaves), n in zip(rounds, now, strict=True) if n == start for i in leaves}
-        if not remaining:
-            return totals
+    totals: list[Any] = [None] * jtu.tree_structure(params).num_leaves
+    waiting = set(range(len(totals)))  # the leaves whose step is not over
+    for i in range(_MOST_MINI_STEPS):
+        updates, state = take_step(tx, params, grads, state, curvature)
+        for leaf in waiting:
+            if updates[leaf] is not None:
+                totals[leaf] = updates[leaf] if i == 0 else totals[leaf] + updates[leaf]
+        waiting = set[int]()
+        for (start, leaves), x in zip(rounds, _multi_steps(state), strict=True):
+            if int(x.gradient_step) == start:
+                waiting |= leaves
+        if not waiting:
+            return Round(totals, i + 1)
     raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")
+
+
+def take_step(
+    tx: GradientTransformation[Any], params: Params, grads: Updates, state: OptState, curvature: float | None
+) -> tuple[list[Any], OptState]:
+    """Return the update of each leaf, and the next state."""
+    extra = {} if curvature is None else _made_up_arguments(params, grads, curvature)
+    updates, new_state = tx.update(grads, state, params, **extra)
+    return flatten_updates(jtu.tree_structure(params), updates), new_state
 
 
 def _multi_steps(state: OptState) -> Iterator[Any]:
@@ -89,13 +108,12 @@ def _accumulated_leaves(state: Any, params: Params) -> set[int]:
 def _made_up_arguments(params: Params, grads: Updates, curvature: float) -> dict[str, Any]:
     """Return the extra arguments for a quadratic loss with these gradients, and the weight of a micro-batch.
 
-    The value of the loss at the params is the curvature too. So two curvatures also show whether a step depends on the
-    value of the loss. Imaginary parts are left out.
+    Imaginary parts are left out.
     """
 
     # `value_fn` has a `weight`, since line searches refuse arguments that their function does not name.
     def value_fn(candidate: object, weight: float = 1.0) -> Any:
-        total: Any = jnp.float32(curvature)
+        total: Any = jnp.float32(curvature)  # so two curvatures show whether a step depends on the value of the loss
         trees = (jtu.tree_leaves(tree, is_leaf=is_none) for tree in (candidate, params, grads))
         for x, param, grad in zip(*trees, strict=True):
             if can_be_trained(param):
