@@ -2,8 +2,8 @@
 
 For optimizers of treekit and of plain Optax. `treekit.optax` has Optax's names; those here are treekit's own, so none
 of them can become one of Optax with another meaning. Each feature can be removed without touching another. Two have
-several files: `_store` stores the codes of `_eight_bits` as `_rules` say; `_summary` shows what `_effects` and
-`_frozen` find by `_round`, and what `_hyperparams` reads.
+several files: `_store` stores the codes of `_eight_bits` as `_rules` say; `_summary` asks `_effects` and
+`_frozen`, which take steps by `_round`, and `_hyperparams`, and puts their answers into a `_summary_table`.
 """
 
 import typing as _typing

@@ -1,22 +1,19 @@
-"""`summary`: show what one step of an optimizer does to each leaf, and which state it has for it."""
+"""`summary`: find what one step of an optimizer does to each leaf, and which state it has for it."""
 
-import dataclasses
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from treekit._base.describe import count, describe, describe_function, describe_value, short_dtype
+from treekit._base.describe import describe, describe_function, describe_value
 from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array, shape_of
 from treekit._base.flax import is_of_nnx_optimizer, is_variable, values_of_variables
 from treekit._base.jax import is_ref, jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, key_name, path_name, path_text
 from treekit._base.predicates import floats_as_arrays, is_of_optax, is_parameter, is_traced
-from treekit._base.table import ROWS, Table, in_colours, left_out
 from treekit._base.types import OptState, Params, TransformationLike
 from treekit._select.trainable import declared_frozen
 from treekit.optax._kernel.boundary import at_boundary
@@ -27,6 +24,7 @@ from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._effects import FROZEN, Effect, find_effects
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
 from treekit.training._round import filled
+from treekit.training._summary_table import Accumulator, Row, Summary, is_unmoved
 
 # The counts that `step` sets: a class of Optax or treekit, by its name, and the field. Only schedules and conditions
 # read them. A count that also corrects moments, as in adam, has to fit the moments, so it is not here.
@@ -51,96 +49,6 @@ _NOTE_OF_LATER_STATE = (
     "From this state, step and decay are the sizes of one update, with the moments of the state, and not rates. "
     "summary(optimizer, params, state, step=n) shows rates."
 )
-
-
-class Accumulator(NamedTuple):
-    """An array in the state that belongs to one leaf: the name of its field, its key path, dtype and size in bytes."""
-
-    name: str
-    path: str
-    dtype: str
-    bytes: int
-
-
-class Row(NamedTuple):
-    """What one step of an optimizer does to one leaf.
-
-    Attributes:
-        path: the key path, as a name: `layers.0.weight`; "" for the root.
-        type: such as "f32[2,3]" for an array or a number; what another leaf is, such as "Config".
-        shape: the shape of the leaf; () for a leaf that is not an array.
-        dtype: its dtype; "" for a leaf that is not an array.
-        step: the root mean square of what a gradient of ones adds to the update: in the first step, and with `step=n`,
-            the learning rate, for most optimizers. It is negative if the update goes along the gradient instead of
-            against it, and None if it is unknown: `note` then says why.
-        decay: the root mean square of the update without a gradient, for a leaf of ones: in the first step, and with
-            `step=n`, the fraction that weight decay subtracts. None if it is unknown.
-        state: the arrays in the state that belong to the leaf.
-        note: such as "frozen", "trainable=False", "0 in the first step", "random", "depends on the loss", or why the
-            optimizer fails; "" if there is nothing to say.
-    """
-
-    path: str
-    type: str
-    shape: tuple[int, ...]
-    dtype: str
-    step: float | None
-    decay: float | None
-    state: tuple[Accumulator, ...]
-    note: str
-
-    @property
-    def bytes(self) -> int:
-        """The size of the state for this leaf, in bytes."""
-        return sum(x.bytes for x in self.state)
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """What one step of an optimizer does to each leaf. Its `str()` is a table of fifty rows at most.
-
-    In the table, and in a notebook, a subtree whose leaves differ only in their shapes is one row.
-
-    Attributes:
-        rows: a row for each leaf that is not a function, in the order of the tree.
-        totals: of the leaves that can be parameters, the counts "leaves", "unmoved" (the step does not change them,
-            with a gradient or without) and "elements"; the "bytes" of the params, the "state_bytes", and the
-            "shared_bytes" of state that does not belong to one leaf (counts, hyperparameters).
-        note: a remark on all rows, or "".
-    """
-
-    rows: tuple[Row, ...]
-    totals: dict[str, int]
-    note: str
-    _keys: tuple[tuple[str, ...], ...] = dataclasses.field(repr=False)  # the parts of the path of each row
-
-    def __str__(self) -> str:
-        return self._table().text()
-
-    def show(self) -> None:
-        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set.
-
-        >>> import jax.numpy as jnp
-        >>> import optax
-        >>> summary(optax.sgd(0.1), {"w": jnp.ones(2), "b": jnp.ones(3)}).show()
-        leaf   array                     step  decay  state  bytes
-        (all)  f32, 2 leaves, 5 numbers  0.1   0             0
-        2 leaves, 0 not moving; 5 numbers, 20 bytes; state: 0 bytes
-        """
-        print(self._table().text(in_colours()))
-
-    def _repr_html_(self) -> str:
-        return self._table().html()
-
-    def _table(self) -> Table:
-        groups = list(_group(list(zip(self._keys, self.rows, strict=True)), 0)) if self.rows else []
-        return Table(
-            ("leaf", "array", "step", "decay", "state", "bytes", "note"),
-            [_cells(*group) for group in groups[:ROWS]],
-            [*left_out(len(groups) - ROWS), _last_line(self.totals), *filter(None, [self.note])],
-            optional=("note",),
-            highlighted={i for i, (_, rows) in enumerate(groups) if _is_unmoved(rows[0])},
-        )
 
 
 def summary(
@@ -307,19 +215,12 @@ def _totals(rows: Sequence[Row], arrays: Mapping[int | None, list[Accumulator]])
     parameters = [row for row in rows if row.dtype]
     return {
         "leaves": len(parameters),
-        "unmoved": sum(map(_is_unmoved, parameters)),
+        "unmoved": sum(map(is_unmoved, parameters)),
         "elements": sum(math.prod(row.shape) for row in parameters),
         "bytes": sum(math.prod(row.shape) * jnp.dtype(row.dtype).itemsize for row in parameters),
         "state_bytes": state_bytes,
         "shared_bytes": state_bytes - sum(row.bytes for row in rows),
     }
-
-
-def _last_line(totals: Mapping[str, int]) -> str:
-    leaves, numbers = count(totals["leaves"], "leaf", "leaves"), count(totals["elements"], "number")
-    size, state = (count(totals[key], "byte") for key in ("bytes", "state_bytes"))
-    shared = f", including {totals['shared_bytes']:,} not tied to a leaf" if totals["shared_bytes"] else ""
-    return f"{leaves}, {totals['unmoved']:,} not moving; {numbers}, {size}; state: {state}{shared}"
 
 
 def _copies_params(tx: GradientTransformation[Any], params: Params, entries: Sequence[Entry]) -> bool:
@@ -335,43 +236,3 @@ def _concrete(x: Any) -> Any:
     if isinstance(x, jax.ShapeDtypeStruct):
         return jnp.ones(x.shape, x.dtype)
     return x[...] if is_ref(x) else x
-
-
-def _is_unmoved(row: Row) -> bool:
-    return row.step == 0 and row.decay == 0
-
-
-def _group(leaves: Sequence[tuple[tuple[str, ...], Row]], depth: int) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the rows that are printed as one row, with the path of their subtree.
-
-    Args:
-        leaves: for each leaf of a subtree, the parts of its path, and its row.
-        depth: the number of parts that they share: those of the path of the subtree.
-    """
-    paths, rows = [path for path, _ in leaves], [row for _, row in leaves]
-    if len(set(map(_shared_cells, rows))) == 1:
-        shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
-        yield ".".join(parts[0] for parts in shared), rows
-        return
-    if any(len(path) == depth for path in paths):  # a node may give one key to two children, so a leaf is not alone
-        yield from ((".".join(path), [row]) for path, row in leaves)
-        return
-    below: dict[str, list[tuple[tuple[str, ...], Row]]] = {}
-    for path, row in leaves:
-        below.setdefault(path[depth], []).append((path, row))
-    for part in below.values():
-        yield from _group(part, depth + 1)
-
-
-def _shared_cells(row: Row) -> tuple[str, ...]:
-    """Return what is printed for a row, without its path, shape and bytes."""
-    state = ", ".join(f"{x.name} {short_dtype(x.dtype)}" for x in row.state)
-    kind = short_dtype(row.dtype) if row.dtype else row.type
-    return kind, *("-" if x is None else f"{x:.3g}" for x in (row.step, row.decay)), state, row.note
-
-
-def _cells(path: str, rows: Sequence[Row]) -> tuple[str, ...]:
-    kind, step, decay, state, note = _shared_cells(rows[0])
-    numbers = f", {sum(math.prod(row.shape) for row in rows):,} numbers" if rows[0].dtype else ""
-    array = rows[0].type if len(rows) == 1 else f"{kind}, {len(rows)} leaves{numbers}"
-    return path or "(all)", array, step, decay, state, f"{sum(row.bytes for row in rows):,}", note
