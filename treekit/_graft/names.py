@@ -21,8 +21,8 @@ from treekit._base.predicates import is_traced
 from treekit._graft.leaves import Leaf, Slot, StateNode
 
 Targets = str | Sequence[str] | None
-_DIGITS = 18  # of an index; Python converts no more than some thousands
-# In a path with a dot at its end, as in `wildcard_spans`. The group is a `*` that is a whole part.
+_DIGITS = 18  # of an index at most: Python refuses to convert thousands of them
+# The wildcards of a glob with a dot at its end. The group is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
 
 
@@ -79,7 +79,7 @@ class Source:
         state: the optimizer state of the leaves.
         rule: the rule that renamed it, if any.
         entry: which entry of the first axis it is; None for the whole.
-        obstacle: why its leaves cannot be stacked or unstacked; "" if they can.
+        obstacle: why its leaves cannot be stacked or unstacked by their names; "" if they can.
     """
 
     name: str
@@ -136,10 +136,12 @@ def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: I
         position, sources = _renamed(leaf, rule, slots, is_in_new)
         for source in sources:
             others = renamed.setdefault(source.name, {})
-            is_of_one_stack = rule.lost and position not in others and next(iter(others.values()), source).rule == rule
-            if others and not is_of_one_stack:
-                clash = others.get(position, others[min(others)]).leaves[0]
-                raise ValueError(f"rename maps {leaf.name} and {clash.name} to one name: {source.name}")
+            other = others.get(position) or next(iter(others.values()), None)
+            if other and not (rule.lost and other.rule == rule and position not in others):  # not of one stack
+                raise ValueError(
+                    f"rename maps {leaf.name} and {other.leaves[0].name} to one name: {source.name}. Drop one of them: "
+                    f"rename={{{leaf.name!r}: None}}"
+                )
             others[position] = source
     kept = {x.name: Source(x.name, x.slot, (x,), x.name, x.state) for x in old if x.name not in rename}
     return kept | {name: _stacked(sources) for name, sources in renamed.items()}
@@ -181,6 +183,7 @@ def _renamed(
     *entries, beyond = (source([*before, str(i), *after], i) for i in range(size + 1))
     if is_in_new(beyond) or not all(map(is_in_new, entries)):
         obstacle = ", which are not as many as in the new tree"
+        # The one beyond is kept, so that a new leaf for which there is no entry is refused, and not fresh.
         entries = [dataclasses.replace(x, obstacle=obstacle) for x in (*entries, beyond)]
     return position, entries
 
