@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.trees import untyped
 
-from .cases import PLAIN, WRAPPER, Case, case_of
+from .cases import PLAIN, STATE, WRAPPER, Case, case_of
 from .laws import Failure, described, failures
 
 
@@ -34,6 +34,9 @@ RULES = {
     ),
     "inject_hyperparams computes with float8 in f32, since JAX does not mix it; in float8, Optax's adam is NaN.": (
         Rule(WRAPPER, "float8", "(?s)^o.inject_hyperparams.*: at ")
+    ),
+    "Optax's prodigy mixes float8 with f32 if it is traced, which JAX rejects.": (
+        Rule(STATE, "prodigy.*float8", "^traced, it raises TypePromotionError")
     ),
     "A rate that is real stays real; Optax's inject_hyperparams stores it in the dtype of complex params.": (
         Rule(PLAIN, "inject_hyperparams", r"(?s)\.hyperparams\[.*dtypes float32 and complex64")
