@@ -128,7 +128,7 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
                 f"members; found at {leaf_path_text(tree, i)} {describe(leaves[i])}{other}"
             )
     # The entries of a NumPy array are views, into which one can write.
-    own = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
+    own: list[Any] = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
     columns: list[Any] = [members_of(x) if has_dtype(x) else itertools.repeat(x, *usual) for x in own]
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
 

@@ -5,7 +5,7 @@ import functools
 import re
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -35,9 +35,10 @@ _SHORT_DTYPES = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), 
 def describe(x: object, *, short: bool = True) -> str:
     """Return `f32[2,3]` for an array (`float32[2,3]` if not short), type and value of a number, and other types."""
     if has_dtype(x):
-        name = short_dtype(x.dtype) if short else str(x.dtype)
+        array = cast(Any, x)  # else pyright knows a part of its type
+        name = short_dtype(array.dtype) if short else str(array.dtype)
         numpy = "(numpy)" if isinstance(x, (np.ndarray, np.generic)) else ""
-        return f"{name}[{','.join(map(str, x.shape))}]{numpy}{'(deleted)' if is_deleted(x) else ''}"
+        return f"{name}[{','.join(map(str, array.shape))}]{numpy}{'(deleted)' if is_deleted(array) else ''}"
     if dtype_of(x) is None:
         return "None" if x is None else type(x).__name__
     if isinstance(x, int) and x.bit_length() > _BITS:  # Python refuses to write the longest

@@ -130,7 +130,11 @@ def by_path(tree: PyTree) -> dict[str, Any]:
 
 def shared_buffers(tree: PyTree) -> dict[str, list[str]]:
     """Return which arrays of JAX share a buffer, by key path, as `tree_shared` does."""
-    return tree_shared(jtu.tree_map(lambda x: x if isinstance(x, jax.Array) else None, tree))
+
+    def of_jax(x: object) -> Any:
+        return x if isinstance(x, jax.Array) else None
+
+    return tree_shared(jtu.tree_map(of_jax, tree))
 
 
 def all_finite(tree: PyTree) -> Any:

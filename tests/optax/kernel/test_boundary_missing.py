@@ -66,6 +66,7 @@ ROUNDS: dict[str, tuple[list[float | None], list[float | None]]] = {
 WITH_ROUNDS: dict[str, Callable[[Any], Any]] = {
     "outermost": lambda ms: ms,
     "chain": lambda ms: tko.chain(tko.clip(10.0), ms),
+    "after a momentum": lambda ms: tko.chain(tko.trace(0.9), ms),
     "masked": lambda ms: tko.masked(ms, True),
 }
 

@@ -89,8 +89,9 @@ def test_links_of_plain_optax_may_pass_other_arrays_to_each_other(name: str) -> 
 def test_float8_params() -> None:
     params, wide = {"w": jnp.ones(2, jnp.float8_e4m3fn)}, {"w": jnp.ones(2)}
     rounds: Any = tko.MultiSteps(tko.sgd(0.5), 1)
+    sums: Any = tko.MultiSteps(tko.sgd(0.5), 1, use_grad_mean=False, accumulator_dtype=None)
     injected = tko.inject_hyperparams(optax.sgd)(0.5, momentum=0.5)
-    for tx, grads in ((tko.sgd(0.5), wide), (rounds, params), (injected, params)):
+    for tx, grads in ((tko.sgd(0.5), wide), (rounds, params), (sums, params), (injected, params)):
         state = tx.init(params)
         updates, after = jax.jit(tx.update)(grads, state, params)
         assert (updates["w"].astype(jnp.float32) == -0.5).all()

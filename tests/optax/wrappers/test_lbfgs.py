@@ -130,6 +130,17 @@ def test_value_and_grad_are_computed_where_a_subtree_is_masked_out() -> None:
     cases.assert_close((value, grad), jax.value_and_grad(cases.loss)(params))
 
 
+def test_params_may_be_called_as_the_fields_of_the_state_are() -> None:
+    params = {"value": jnp.ones(2), "grad": jnp.ones(3)}
+    tx = tko.lbfgs()
+    state = tx.init(params)
+    for _ in range(2):
+        value, grad = tko.value_and_grad_from_state(cases.loss)(params, state=state)
+        cases.assert_close((value, grad), jax.value_and_grad(cases.loss)(params))
+        updates, state = tx.update(grad, state, params, value=value, grad=grad, value_fn=cases.loss)
+        params = tko.apply_updates(params, updates)
+
+
 def test_a_state_with_another_memory_does_not_fit() -> None:
     """Optax would read and write entries that it does not have."""
     params = jnp.ones(2)

@@ -105,10 +105,10 @@ def test_accumulators_have_f32_at_least_and_are_wider_where_the_leaf_is() -> Non
     """`accumulator_dtype=None` is for those of the dtype of the leaf."""
     with enable_x64(True):
         params = {name: jnp.ones(1, name) for name in ("bfloat16", "float32", "float64", "complex64")}
-        wide, same = (tko.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=dtype) for dtype in (jnp.float32, None))
-        assert {name: x.dtype for name, x in same.init(params).acc_grads.items()} == {name: name for name in params}
-        found = {name: x.dtype for name, x in wide.init(params).acc_grads.items()}
-        assert found == {name: name for name in params} | {"bfloat16": "float32"}
+        kept, widened = {name: name for name in params}, {name: name for name in params} | {"bfloat16": "float32"}
+        for dtype, wanted in ((None, kept), (jnp.float32, widened), ("float32", widened), (np.dtype("f4"), widened)):
+            ms = tko.MultiSteps(optax.sgd(0.1), 2, accumulator_dtype=dtype)
+            assert {name: x.dtype for name, x in ms.init(params).acc_grads.items()} == wanted
 
 
 def test_k_from_a_schedule_changes_between_rounds() -> None:

@@ -3,6 +3,7 @@
 What is outermost crosses, once; what runs inside is a *core*, and never does.
 """
 
+from collections.abc import Container
 from typing import Any
 
 from treekit._base.describe import describe, describe_value
@@ -109,7 +110,8 @@ class Crossing:
     def leave(self, state: OptState, new_updates: Updates, new_state: OptState) -> tuple[Any, Any]:
         """Return new updates and a new state for the user.
 
-        They have the structure and dtypes of the old ones, and a parameter without a gradient has no update.
+        The state has the structure and dtypes of the old one. Each update has the wider of its gradient's and its
+        param's dtype. A parameter without a gradient has no update, unless it is in rounds: of `MultiSteps` or `sam`.
 
         Args:
             state: the state that the core received.
@@ -122,28 +124,27 @@ class Crossing:
         missing = {i for i, x in enumerate(self._gradients) if x is None and flat.is_trained[i]}
         if missing:
             entries = map_state(state, self.like)
-            in_rounds = {x.param for x in entries if x.in_rounds}  # whose missing gradient is a zero: it has an update
-            news = [None if i in missing and i not in in_rounds else x for i, x in enumerate(news)]
-            new_state = _hold(missing, entries, state, new_state)
+            held = missing - {x.param for x in entries if x.in_rounds}  # in rounds, a missing gradient is a zero
+            news = [None if i in held else x for i, x in enumerate(news)]
+            new_state = _hold(held, entries, state, new_state)
         # Outside of jit, adan keeps the gradient itself: a step that donates the state would delete the caller's.
         leaves, treedef = jtu.tree_flatten(new_state)
         unaliased = unshared(leaves, jtu.tree_leaves((news, self.updates, self.params)))
         return flat.treedef.unflatten(news), treedef.unflatten(unaliased)
 
 
-def _hold(missing: set[int], entries: list[Entry], state: OptState, new_state: OptState) -> Any:
-    """Return a new state in which the moments of parameters without a gradient are the old ones.
+def _hold(held: Container[int | None], entries: list[Entry], state: OptState, new_state: OptState) -> Any:
+    """Return a new state in which the moments of parameters that have no update are the old ones.
 
-    | an array of the state | without a gradient of its parameter |
+    | an array of the state | without an update of its parameter |
     |---|---|
-    | in the state of `MultiSteps` or `sam`, which take rounds | changes, as with a zero |
     | a copy or an average of the params, or the memory of L-BFGS | changes |
     | any other, such as a moment | stays |
     | of no parameter, such as a count | changes |
     """
 
     def stays(x: Entry) -> bool:
-        return x.param in missing and not x.in_rounds and x.field not in x.known.always_changes
+        return x.param in held and x.field not in x.known.always_changes
 
     olds, treedef = jtu.tree_flatten(state)
     triples = zip(entries, olds, jtu.tree_leaves(new_state), strict=True)

@@ -1,6 +1,6 @@
 """`lbfgs`, and `value_and_grad_from_state`, which reads the value and gradient that its line search stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import optax
@@ -127,7 +127,8 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
     """
 
     def value_and_grad(params: Params, *args: object, state: OptState, **kwargs: object) -> tuple[Any, Any]:
-        value, grad = optax.tree.get(state, "value"), optax.tree.get(state, "grad")
+        # Fields of states only: the params in them may have such keys too.
+        value, grad = (optax.tree.get(state, name, filtering=_is_field) for name in ("value", "grad"))
         if value is None or grad is None:
             raise ValueError(
                 "Value or gradient not found in the state. The optimizer must store both, as lbfgs does, and "
@@ -149,6 +150,10 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
         return new_value, new_grad
 
     return value_and_grad
+
+
+def _is_field(path: Sequence[object], _: object) -> bool:
+    return isinstance(path[-1], optax.tree_utils.NamedTupleKey)
 
 
 def _where_trained(inside: Params, grad: Updates) -> Any:

@@ -89,14 +89,15 @@ class MultiSteps(Generic[StepsState], _Base):
                 f"every_k_schedule must be an int of at least 1 or a function, found {describe_value(k)}. MultiSteps "
                 "takes (optimizer, k), in this order"
             )
-        if accumulator_dtype is not None and not issubdtype(jnp.dtype(accumulator_dtype), jnp.inexact):
+        dtype = None if accumulator_dtype is None else jnp.dtype(accumulator_dtype)
+        if dtype is not None and not issubdtype(dtype, jnp.inexact):
             raise TypeError(
-                f"accumulator_dtype must be floating-point or complex, found {jnp.dtype(accumulator_dtype)}: the mean "
-                "of gradients is not an integer"
+                f"accumulator_dtype must be floating-point or complex, found {dtype}: the mean of gradients is not an "
+                "integer"
             )
         self._opt = at_boundary(opt)  # what the user asks for
         inner, every_k = preserving(core_of(opt)), k if callable(k) else int(k)  # what runs
-        self._rounds = Rounds(inner, every_k, use_grad_mean, should_skip_update_fn, accumulator_dtype, weighted)
+        self._rounds = Rounds(inner, every_k, use_grad_mean, should_skip_update_fn, dtype, weighted)
         self._tx = at_boundary(Core(self._rounds.init, self._rounds.update))
 
     @property
@@ -123,8 +124,8 @@ class MultiSteps(Generic[StepsState], _Base):
             state: the state.
             params: the params, or a raw model.
             **extra_args: extra arguments of the inner transformation; and `weight`, a real number of shape (), if
-                `weighted` is True. It must be finite and not negative. Under jit its value is not known: a NaN shows in
-                the updates of its round, and a negative one is used as it is.
+                `weighted` is True. It must be finite and not negative. Under jit its value is not known, so one that is
+                NaN or negative may give wrong updates.
 
         Returns:
             The inner transformation's updates on the k-th step, else zeros; and the new state.

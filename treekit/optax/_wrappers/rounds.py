@@ -129,7 +129,7 @@ class Rounds:
         sum_before = jnp.where(mini_step == 0, 0, strengthen(state.weight_sum)) if self.weighted else mini_step
         sum_before = sum_before.astype(weight.dtype)
         weight_sum = sum_before + weight
-        # A round without any weight has no step. One whose weight is NaN has, so that it is seen.
+        # A round without any weight has no step. One whose weight is NaN has one, in which it may show.
         should_step = jnp.logical_and(is_last, weight_sum != 0) if self.weighted else is_last
 
         next_step = jnp.where(is_last, 0, optax.safe_increment(mini_step))
@@ -245,7 +245,7 @@ def _add_one_to_sum(
     grad: Shaped[Array, "*shape"],
     acc: Shaped[Array, "*shape"],
 ) -> Any:
-    term = (weight * grad.astype(acc.dtype)).astype(acc.dtype)
+    term = (weight * grad.astype(acc.dtype).astype(weight.dtype)).astype(acc.dtype)  # JAX does not mix float8 with f32
     return _selected(has_no_weight, is_first, term, acc + term, acc)
 
 
