@@ -130,6 +130,22 @@ def test_value_and_grad_are_computed_where_a_subtree_is_masked_out() -> None:
     cases.assert_close((value, grad), jax.value_and_grad(cases.loss)(params))
 
 
+def test_the_value_that_a_line_search_found_is_unknown_where_a_parameter_has_no_update() -> None:
+    def loss(params: Any) -> Any:
+        return jnp.sum((params["w"] - 3) ** 2) + jnp.sum((params["b"] * params["w"] - 5) ** 2)
+
+    params: Any = {"w": jnp.ones(1), "b": jnp.ones(1)}
+    tx = tko.lbfgs()
+    state = tx.init(params)
+    for missing in ({}, {"b": None}):
+        value, grads = jax.value_and_grad(loss)(params)
+        grads |= missing
+        updates, state = tx.update(grads, state, params, value=value, grad=grads, value_fn=loss)
+        params = tko.apply_updates(params, updates)
+        found = tko.value_and_grad_from_state(loss)(params, state=state)
+        cases.assert_close(found, jax.value_and_grad(loss)(params), rtol=1e-4)
+
+
 def test_params_may_be_called_as_the_fields_of_the_state_are() -> None:
     params = {"value": jnp.ones(2), "grad": jnp.ones(3)}
     tx = tko.lbfgs()

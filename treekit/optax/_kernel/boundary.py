@@ -3,7 +3,7 @@
 What is outermost crosses, once; what runs inside is a *core*, and never does.
 """
 
-from collections.abc import Container
+from collections.abc import Collection
 from typing import Any
 
 from treekit._base.describe import describe, describe_value
@@ -133,22 +133,24 @@ class Crossing:
         return flat.treedef.unflatten(news), treedef.unflatten(unaliased)
 
 
-def _hold(held: Container[int | None], entries: list[Entry], state: OptState, new_state: OptState) -> Any:
+def _hold(held: Collection[int | None], entries: list[Entry], state: OptState, new_state: OptState) -> Any:
     """Return a new state in which the moments of parameters that have no update are the old ones.
 
     | an array of the state | without an update of its parameter |
     |---|---|
     | a copy or an average of the params, or the memory of L-BFGS | changes |
     | any other, such as a moment | stays |
+    | the value of the loss that a line search found | is unknown: it is that of params which have all updates |
     | of no parameter, such as a count | changes |
     """
 
-    def stays(x: Entry) -> bool:
-        return x.param in held and x.field not in x.known.always_changes
+    def chosen(x: Entry, old: Any, new: Any) -> Any:
+        if held and x.field in x.known.at_next_params:
+            return jnp.full_like(new, jnp.inf)
+        return old if x.param in held and x.field not in x.known.always_changes else new
 
     olds, treedef = jtu.tree_flatten(state)
-    triples = zip(entries, olds, jtu.tree_leaves(new_state), strict=True)
-    return treedef.unflatten(old if stays(entry) else new for entry, old, new in triples)
+    return treedef.unflatten(map(chosen, entries, olds, jtu.tree_leaves(new_state)))
 
 
 def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:

@@ -17,6 +17,8 @@ class Known(NamedTuple):
         at_least_float32: the fields with averages of params, or sums of gradients, which need float32 at least.
         always_changes: the fields that change in every step, also for a parameter without a gradient: copies and
             averages of the current params, and the memory of L-BFGS.
+        at_next_params: the fields with the value of the loss at the params to which all updates lead; infinite if it is
+            unknown.
         of_no_param: the fields that belong to no parameter, even if they have the structure of the params:
             hyperparameters, and what a user measures by name.
         takes_rounds: whether the transformation takes several updates for one step. There, a missing gradient is a
@@ -27,6 +29,7 @@ class Known(NamedTuple):
 
     at_least_float32: Fields = ()
     always_changes: Fields = ()
+    at_next_params: Fields = ()
     of_no_param: Fields = ()
     takes_rounds: bool = False
     returns_updates: bool = False
@@ -62,6 +65,8 @@ declare(
     optax.ScaleByLBFGSState,
     Known(always_changes=("params", "updates", "diff_params_memory", "diff_updates_memory")),
 )
+for cls in (optax.ScaleByBacktrackingLinesearchState, optax.ScaleByZoomLinesearchState):
+    declare(cls, Known(at_next_params=("value",)))
 for cls in (
     optax.ConditionallyTransformState,  # in a step that it skips, it returns the gradients
     optax.LookaheadState,
