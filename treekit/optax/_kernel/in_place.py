@@ -133,18 +133,19 @@ def run_step_if(
         for x, like in zip(acc, likes, strict=True)
     ]
 
+    def as_accumulator(places: list[Any]) -> list[Any]:
+        return [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)]
+
     def body(carry: PyTree) -> Any:
         state, places = carry
-        updates, state = step(
-            state, [place.astype(x.dtype) for place, x in zip(places, acc, strict=True)], consts=consts
-        )
+        updates, state = step(state, as_accumulator(places), consts=consts)
         return state, [place if u is None else u.astype(place.dtype) for place, u in zip(places, updates, strict=True)]
 
     state, places = run_if(should_step, body, (state, in_own_memory(places)))
     # If it did not run, this step only accumulates. The sum is computed here, and by the loop too when it runs: XLA
     # then adds and applies the updates in one pass over memory on TPUs and GPUs
     # (tests/accelerators/test_multi_steps.py).
-    sums = accumulate([place.astype(x.dtype) for place, x in zip(places, acc, strict=True)])
+    sums = accumulate(as_accumulator(places))
     only_accumulates = jnp.logical_not(should_step)
     updates = [
         None if like is None else zero_if(only_accumulates, place).astype(like.dtype)

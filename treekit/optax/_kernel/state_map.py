@@ -65,17 +65,15 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     numbered = treedef.unflatten(range(len(leaves)))
 
     def entries(x: object, at: _Place) -> Iterator[Entry]:
-        is_of_no_param = at.field in known(at.owner).of_no_param
-        numbers = None if is_of_no_param else _numbers_of_params(x, numbered, leaves)
-        is_end = is_of_no_param or numbers is not None or is_codes(x) or jtu.all_leaves([x])
-        if not is_end:
-            for key, child in children_of(x).items():
-                yield from entries(child, at.below(x, key))
+        if at.field in known(at.owner).of_no_param:
+            yield from at.entries(x, None)
             return
-        paths = [path for path, _ in flatten_with_path(x)[0]]  # of arrays, also those of codes: a hole has none
-        for i, path in enumerate(paths):
-            param, depth = (None, len(path)) if numbers is None else (numbers[i], 0)
-            yield Entry((*at.path, *path), len(at.path) + depth, at.owner, at.field, param, at.in_rounds)
+        numbers = _numbers_of_params(x, numbered, leaves)
+        if numbers is not None or is_codes(x) or jtu.all_leaves([x]):
+            yield from at.entries(x, numbers)
+            return
+        for key, child in children_of(x).items():
+            yield from entries(child, at.below(x, key))
 
     return list(entries(state, _Place((), None, "", False)))
 
@@ -92,6 +90,16 @@ class _Place(NamedTuple):
     owner: Any
     field: str
     in_rounds: bool
+
+    def entries(self, x: object, numbers: list[int] | None) -> Iterator[Entry]:
+        """Yield an entry for each array of the node that is here, with the numbers of their parameters, if any."""
+        paths = [path for path, _ in flatten_with_path(x)[0]]  # of arrays, also those of codes: a hole has none
+        for i, path in enumerate(paths):
+            whole = (*self.path, *path)
+            if numbers is None:
+                yield Entry(whole, len(whole), self.owner, self.field, None, self.in_rounds)
+            else:
+                yield Entry(whole, len(self.path), self.owner, self.field, numbers[i], self.in_rounds)
 
     def below(self, x: object, key: Any) -> "_Place":
         """Return the place of a child of the node that is here."""
