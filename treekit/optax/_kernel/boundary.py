@@ -1,6 +1,7 @@
 """The boundary of a transformation: the user's trees outside, trees of the arrays that are trained inside.
 
-What is outermost crosses, once; what runs inside is a *core*, and never does.
+Only the outermost transformation crosses it, once. What runs inside is a *core*, which does not, but for a subclass of
+`MultiSteps` that calls its own `update`.
 """
 
 from collections.abc import Collection

@@ -1,7 +1,8 @@
 """What is trained? The params taken apart; and what a user may mistake for params that are trained.
 
-Trained is each array for which `can_be_trained` holds, unless a class declares that it is not. Everything else is None
-inside, except that a MaskedNode stays one.
+Trained is each array for which `can_be_trained` holds, unless a class declares that it is not; in params without such
+arrays, each Python float; in updates without params, each array of numbers. Everything else is None inside, except that
+a MaskedNode stays one.
 """
 
 from collections.abc import Iterable
