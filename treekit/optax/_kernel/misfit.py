@@ -1,7 +1,4 @@
-"""Does a state fit an optimizer and its params? It is compared with the one that `init` makes.
-
-The error of one that does not fit says what `graft` would carry over.
-"""
+"""Does a state fit an optimizer and its params? It is compared with the one that `init` makes."""
 
 import contextlib
 import itertools
@@ -11,7 +8,7 @@ from typing import Any
 import optax
 
 from treekit._arrays.codes import is_codes
-from treekit._base.describe import count, describe, describe_error
+from treekit._base.describe import describe, describe_error
 from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
 from treekit._base.flax import is_nnx_module
 from treekit._base.jax import jnp, jtu, untyped
@@ -21,12 +18,7 @@ from treekit._base.types import OptState, Params, Updates
 from treekit._compare.diff import Difference, TreeDiff
 from treekit._compare.leaves import plainly_equal
 from treekit._compare.pairs import Pair, walk_pairs
-from treekit._graft.graft import graft
-from treekit._graft.report import GraftReport
 from treekit.optax._kernel.trained import trained
-
-# What carries over what fits of a state.
-_GRAFT = "treekit.graft(optimizer.init(params), state, strict=False)[0]"
 
 
 class StateError(ValueError, TypeError):
@@ -59,8 +51,7 @@ def explained(
     like = trained(updates) if params is None else params  # first without integers, as for a state made for params
     differences = _differences(init, state, like)
     if differences:
-        hint = _hint(updates, params)
-        return _state_error(init, state, like, differences, hint, f"\nIt led to {describe_error(error)}")
+        return _state_error(differences, _hint(updates, params), f"\nIt led to {describe_error(error)}")
     if params is None:
         if _differences(init, state, updates):
             error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
@@ -121,7 +112,7 @@ def check_fit_if_integers(init: Callable[[Any], Any], state: OptState, params: P
     if not any(map(_is_integers, jtu.tree_leaves(state, is_leaf=is_codes))):
         return
     if differences := _differences(init, state, params):
-        raise _state_error(init, state, params, differences)
+        raise _state_error(differences)
 
 
 def _is_integers(x: object) -> bool:
@@ -162,32 +153,9 @@ def _kind_of_dtype(x: object) -> Any:
     return next((kind for kind in kinds if issubdtype(dtype, kind)), dtype)
 
 
-def _state_error(
-    init: Callable[[Any], Any],
-    state: OptState,
-    params: Params,
-    differences: TreeDiff,
-    hint: str = "",
-    cause: str = "",
-) -> StateError:
-    advice = "Make it again with init"
-    with contextlib.suppress(Exception):  # if nothing fits, or what fits is not certain
-        report = _report_of_graft(init, state, params)
-        fits = f"{len(report.kept)} of {count(len(report), 'array')}"
-        if report.kept:
-            advice += f", or carry over what fits, {fits}: {_GRAFT}"
+def _state_error(differences: TreeDiff, hint: str = "", cause: str = "") -> StateError:
     return StateError(
-        f"the state does not fit this optimizer and these params. {advice}.{hint}\nstate | what init makes:\n"
+        "the state does not fit this optimizer and these params. Make it again with init, or carry over what fits: "
+        f"treekit.graft(optimizer.init(params), state, strict=False)[0].{hint}\nstate | what init makes:\n"
         f"{differences}{cause}"
     )
-
-
-def _report_of_graft(init: Callable[[Any], Any], state: OptState, params: Params) -> GraftReport:
-    """Return what `graft` would report of a new state and this one. It is traced, so that no array is copied."""
-    reports: list[GraftReport] = []  # the way out of `eval_shape`, which returns arrays only
-
-    def carry_over(state: OptState) -> None:
-        reports.append(graft(untyped.eval_shape(init, params), state, strict=False)[1])
-
-    untyped.eval_shape(carry_over, state)
-    return reports[0]
