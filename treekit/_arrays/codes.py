@@ -1,12 +1,14 @@
 """The type of arrays that are stored in an optimizer's state as 8-bit codes: `graft` and others must know it."""
 
+import dataclasses
 from typing import Any, TypeGuard
 
-from treekit._base.jax import jnp
-from treekit._node.decorator import node
+import jax
+
+from treekit._base.jax import jnp, jtu
 
 
-@node
+@dataclasses.dataclass(frozen=True, eq=False)
 class Codes:
     """An array of codes in an optimizer's state: a node, so that nothing takes its integers for the numbers.
 
@@ -38,6 +40,25 @@ class Codes:
     def bits(self) -> int:
         """How many bits store a number."""
         return int(jnp.iinfo(self.dtype).bits)
+
+
+_CODES = jax.tree_util.GetAttrKey("codes")
+
+
+def _flatten_with_keys(x: Codes) -> tuple[Any, None]:
+    return ((_CODES, x.codes),), None
+
+
+def _flatten(x: Codes) -> tuple[Any, None]:
+    return (x.codes,), None
+
+
+def _rebuild(_: None, children: tuple[Any]) -> Codes:
+    return Codes(*children)
+
+
+# Not by `treekit.node`, so that the kernel, which knows codes, needs nothing of nodes.
+jtu.register_pytree_with_keys(Codes, _flatten_with_keys, _rebuild, _flatten)
 
 
 def is_codes(x: object) -> TypeGuard[Codes]:
