@@ -15,6 +15,7 @@
 - `table`: how are rows written in a terminal, and in a notebook?
 - `layouts`: what does treekit store in a class that it registers? It stands alone, so that its readers do not import
   `_node`.
+- `declared`: which leaves does a class declare not to be trained?
 - `missing`: what does Python say about a name that treekit does not have? It stands alone, since each of its names
   would be one of treekit. To look for the name, it imports the public modules.
 """

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import optax
 
+from treekit._base.declared import declared_frozen, declares
 from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import has_dtype, owned, stands_for_array
 from treekit._base.flax import is_nnx_module
@@ -18,7 +19,6 @@ from treekit._base.key_path import leaf_path_text
 from treekit._base.pattern_errors import listed
 from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
 from treekit._base.types import LeafPredicate, Params, PyTreeDef
-from treekit._select.trainable import declared_frozen, declares
 from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.known_states import is_optimizer_state
 

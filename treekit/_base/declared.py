@@ -1,0 +1,85 @@
+"""Which leaves does the class around them declare not to be trained?"""
+
+import dataclasses
+import functools
+from typing import Any, cast
+
+from treekit._base.jax import jtu
+from treekit._base.key_path import children_or_none, keyed_children
+from treekit._base.layouts import TRAINABLE
+from treekit._base.tree import is_none
+from treekit._base.types import LeafPredicate, PyTree
+
+_WHOLE_CLASS = "__treekit_trainable__"  # an attribute of a class; False excludes all leaves in its instances
+
+
+def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool]:
+    """Return whether the class around each leaf declares that it is not trained.
+
+    A class declares this of a field by `field(trainable=False)` or `metadata={"trainable": False}`, and of all leaves
+    in its instances by `__treekit_trainable__ = False`.
+
+    Args:
+        tree: any pytree.
+        is_leaf: what counts as a leaf besides the leaves: None, by default.
+
+    Returns:
+        One bool for each of `jax.tree.leaves(tree, is_leaf=is_leaf)`.
+
+    Raises:
+        TypeError: which of the children of a dataclass is such a field is not known.
+    """
+    kinds = set[Any]()
+
+    def note_class(x: object) -> bool:
+        kinds.add(type(x))
+        return False
+
+    def is_part(x: object) -> bool:
+        return is_leaf(x) or declares(type(x))
+
+    def parts_of(x: object) -> list[Any]:
+        """Return the leaves of a tree, and in place of others the nodes around them whose classes declare something."""
+        return jtu.tree_leaves(x, is_leaf=is_part)
+
+    leaves = jtu.tree_leaves(tree, is_leaf=lambda x: note_class(x) or is_leaf(x))
+    if not any(map(declares, kinds)):
+        return [False] * len(leaves)
+    frozen: list[bool] = []
+    todo = [(part, False) for part in reversed(parts_of(tree))]  # whether it is frozen as a whole
+    while todo:
+        x, is_frozen = todo.pop()
+        cls = cast(Any, type(x))
+        if not is_frozen and (not declares(cls) or children_or_none(x) is None):  # a leaf, or None
+            frozen.append(False)
+        elif is_frozen or getattr(cls, _WHOLE_CLASS, True) is False:
+            frozen += [True] * len(jtu.tree_leaves(x, is_leaf=is_leaf))
+        else:
+            names, keyed = _excluded_fields(cls), keyed_children(x)
+            _check_keys(cls, names, [text for text, _ in keyed])
+            for text, child in reversed(keyed):
+                parts = [child] if text in names else reversed(parts_of(child))
+                todo += [(part, text in names) for part in parts]
+    return frozen
+
+
+def declares(cls: Any) -> bool:
+    """Whether a class declares that leaves in its instances are not trained."""
+    return bool(_excluded_fields(cls)) or getattr(cls, _WHOLE_CLASS, True) is False
+
+
+@functools.lru_cache(1_000)  # asked of every class in a tree; classes that are not used any more are forgotten
+def _excluded_fields(cls: Any) -> frozenset[str]:
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    return frozenset(f.name for f in fields if not f.metadata.get(TRAINABLE, True))
+
+
+def _check_keys(cls: Any, excluded: frozenset[str], keys: list[str | None]) -> None:
+    """Raise a TypeError if a field that is not trained may be a child whose key is not the name of a field."""
+    unknown = [key for key in keys if key not in {f.name for f in dataclasses.fields(cls)}]
+    if unknown and (missing := sorted(excluded.difference(filter(None, keys)))):
+        raise TypeError(
+            f'{cls.__qualname__}.{missing[0]} is declared with {{"trainable": False}}, but the class is registered so '
+            f"that its children have the keys {', '.join(map(str, keys))}, and which of them is this field is not "
+            "known. Register it with treekit.register_node or jax.tree_util.register_dataclass"
+        )
