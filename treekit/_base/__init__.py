@@ -4,6 +4,7 @@
 - `jax`: how do type checkers see JAX?
 - `dtype`: which dtype does a leaf have, and may it be cast to another?
 - `predicates`: what is a leaf: an array, a parameter, a traced value, a function, or a tree that can be called?
+- `states`: what is the state of an optimizer?
 - `tree`: which children does a node have, and what are its leaves?
 - `flax`: is it of Flax?
 - `key_path`: what is a leaf called?

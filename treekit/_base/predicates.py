@@ -1,4 +1,4 @@
-"""Predicates on leaves and objects: is it an array, a parameter, a function, the state of an optimizer?"""
+"""Predicates on leaves and objects: is it an array, a parameter, a function?"""
 
 import inspect
 import types
@@ -163,16 +163,3 @@ def is_truly_callable(x: object) -> bool:
 
     is_wrapper = has("__wrapped__") or has("__func__") or has("func", "args", "keywords")
     return is_wrapper or all(map(callable, jtu.tree_leaves(x)))
-
-
-_OTHER_STATES = ("ApplyEvery", "WeightDecaySchedule")  # Optax's, whose names do not end in "State"
-
-
-def is_of_optax(cls: type[Any]) -> bool:
-    """Whether a class is defined in Optax or treekit."""
-    return str(cls.__module__).partition(".")[0] in ("optax", "treekit")
-
-
-def has_name_of_state(cls: type[Any]) -> bool:
-    """Whether a class is called as the optimizer states of Optax, treekit and others are."""
-    return cls.__name__.endswith("State") or (cls.__name__ in _OTHER_STATES and is_of_optax(cls))

@@ -15,7 +15,8 @@ from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands
 from treekit._base.flax import is_rng_variable, is_variable
 from treekit._base.jax import is_ref, jtu
 from treekit._base.key_path import keyed_children, start_below
-from treekit._base.predicates import has_name_of_state, is_numeric_array, is_of_optax
+from treekit._base.predicates import is_numeric_array
+from treekit._base.states import is_of_optax, is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 
@@ -122,7 +123,7 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
         if are_read and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
             x = {key: x[key] for key in x}
         if not jtu.all_leaves([x]):
-            is_in_state = _is_state(x) and (state.kind != "" or _is_outermost(x))
+            is_in_state = is_state(x) and (state.kind != "" or _is_outermost(x))
             if is_in_state:
                 above, outer = (state.keys, state.outer) if state.kind else (keys, start)
                 state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
@@ -169,11 +170,6 @@ def _as_array(x: object, name: str) -> Any:
     return array
 
 
-def _is_state(x: object) -> bool:
-    """Whether `x` is a named tuple that is called as an optimizer state. Optax's EmptyState, without fields, is one."""
-    return has_name_of_state(type(x)) and issubclass(type(x), tuple) and hasattr(x, "_fields")
-
-
 def _is_outermost(x: object) -> bool:
     """Whether a named tuple called `…State` is an optimizer state, and not one that only holds one, as a TrainState.
 
@@ -183,5 +179,5 @@ def _is_outermost(x: object) -> bool:
         return True
     named: Any = x
     fields = zip(named._fields, named, strict=True)
-    holders = [name for name, y in fields if any(map(_is_state, jtu.tree_leaves(y, is_leaf=_is_state)))]
+    holders = [name for name, y in fields if any(map(is_state, jtu.tree_leaves(y, is_leaf=is_state)))]
     return not holders or any(name.startswith("inner") for name in holders)

@@ -14,6 +14,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.key_path import path_name
 from treekit._base.pattern_errors import nearest
 from treekit._base.predicates import is_traced
+from treekit._base.states import is_known_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
 from treekit.optax._wrappers.inject import fits
@@ -124,7 +125,8 @@ def find_hyperparams(state: OptState) -> dict[str, Hyperparam]:
     if isinstance(state, TransformationLike):
         raise TypeError("expected the state of an optimizer, found an optimizer: pass optimizer.init(params)")
     leaves, treedef = jtu.tree_flatten(state)
-    has_classes = any(map(_is_of_optax, jtu.tree_leaves(state, is_leaf=_is_of_optax)))
+    # Then the class of an injected one is known too.
+    has_classes = any(map(is_known_state, jtu.tree_leaves(state, is_leaf=is_known_state)))
 
     def is_injected(x: object) -> bool:
         return isinstance(x, _INJECTED) if has_classes else _is_restored(leaves, x)
@@ -148,11 +150,6 @@ def find_hyperparams(state: OptState) -> dict[str, Hyperparam]:
 
 
 _INJECTED = (optax.InjectStatefulHyperparamsState, optax.InjectHyperparamsState)
-
-
-def _is_of_optax(x: object) -> bool:
-    """Whether `x` is a state of a class of Optax or treekit: then the class of an injected one is known too."""
-    return hasattr(x, "_fields") and type(x).__module__.partition(".")[0] in ("optax", "treekit")
 
 
 def _is_restored(leaves: Sequence[object], x: object) -> bool:

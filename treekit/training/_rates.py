@@ -13,6 +13,7 @@ from treekit._base.predicates import is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit._select.spec import FittedSpec
 from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.known_states import Known, declare
 from treekit.optax._kernel.transformation import Core, GradientTransformation
 from treekit.optax._wrappers.masks_and_labels import resolve
 from treekit.optax._wrappers.traced import named_schedule
@@ -31,6 +32,9 @@ class ScaleByTreeState(NamedTuple):
     """
 
     rate_count: Any
+
+
+declare(ScaleByTreeState, Known(schedule_counts=("rate_count",)))
 
 
 def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:

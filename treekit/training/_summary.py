@@ -14,34 +14,17 @@ from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array, s
 from treekit._base.flax import is_of_nnx_optimizer, is_variable, values_of_variables
 from treekit._base.jax import is_ref, jnp, jtu, untyped
 from treekit._base.key_path import flatten_with_path, key_name, path_name, path_text
-from treekit._base.predicates import floats_as_arrays, is_of_optax, is_parameter, is_traced
+from treekit._base.predicates import floats_as_arrays, is_parameter, is_traced
+from treekit._base.states import is_known_state
 from treekit._base.types import OptState, Params, TransformationLike
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.holes import is_hole
-from treekit.optax._kernel.known_states import is_optimizer_state
 from treekit.optax._kernel.state_map import Entry, map_state, numbers_of_leaves
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._effects import FROZEN, Effect, find_effects
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
 from treekit.training._round import filled
 from treekit.training._summary_table import Accumulator, Row, Summary, is_unmoved
-
-# The counts that `step` sets: a class of Optax or treekit, by its name, and the field. Only schedules and conditions
-# read them. A count that also corrects moments, as in adam, has to fit the moments, so it is not here.
-_COUNTS = {
-    "ConditionallyMaskState": "step",
-    "ConditionallyTransformState": "step",
-    "InjectHyperparamsState": "count",
-    "InjectStatefulHyperparamsState": "count",
-    "MultiStepsState": "gradient_step",
-    "ScaleByScheduleState": "count",
-    "ScaleByTreeState": "rate_count",
-    "ScheduleFreeState": "step_count",
-    "WeightDecaySchedule": "count",
-    "WeightedMultiStepsState": "gradient_step",
-    "WrappedScheduleState": "count",
-}
-
 
 _LARGEST_STEP = 2**30  # counts are int32, and increase from it by the steps that are taken
 
@@ -110,8 +93,8 @@ def summary(
     [0.0, 0.25]
     """
     tx = at_boundary(optimizer)
-    for path, x in flatten_with_path(params, is_optimizer_state)[0]:
-        if is_optimizer_state(x):
+    for path, x in flatten_with_path(params, is_known_state)[0]:
+        if is_known_state(x):
             raise TypeError(
                 f"summary(optimizer, params, state): params must be the params, or a model, found {type(x).__name__} "
                 f"at {path_text(path)}: the state of an optimizer"
@@ -170,7 +153,7 @@ def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) 
     leaves, treedef = jtu.tree_flatten(start)
     entries = map_state(start, params)
     at_step = treedef.unflatten(
-        x + jnp.asarray(step, x.dtype) if _is_set_by_step(entry) else x
+        x + jnp.asarray(step, x.dtype) if entry.field in entry.known.schedule_counts else x
         for x, entry in zip(leaves, entries, strict=True)
     )
     places, values = find_hyperparams(at_step), get_hyperparams(given)
@@ -179,12 +162,6 @@ def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) 
             f"state has the hyperparameter {min(unknown)}, which the optimizer does not have. Pass a state of this one"
         )
     return set_hyperparams(at_step, {key: x for key, x in values.items() if not places[key].scheduled})
-
-
-def _is_set_by_step(entry: Entry) -> bool:
-    """Whether an array of a state is a count that `step` sets."""
-    owner = entry.owner
-    return owner is not None and is_of_optax(owner) and _COUNTS.get(owner.__name__) == entry.field
 
 
 def _as_passed_to_update(params: Params, state: OptState) -> tuple[Any, Any]:

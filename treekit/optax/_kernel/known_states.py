@@ -2,10 +2,7 @@
 
 from typing import Any, NamedTuple
 
-import optax
-
-from treekit._base.predicates import has_name_of_state, is_of_optax
-from treekit.optax._kernel.releases import existing
+from treekit._base.states import is_of_optax
 
 Fields = tuple[str, ...]
 
@@ -21,6 +18,8 @@ class Known(NamedTuple):
             unknown.
         of_no_param: the fields that belong to no parameter, even if they have the structure of the params:
             hyperparameters, and what a user measures by name.
+        schedule_counts: the counts that only schedules and conditions read. One that also corrects moments, as in adam,
+            has to fit the moments, so it is not among them.
         takes_rounds: whether the transformation takes several updates for one step. There, a missing gradient is a
             zero: the last update of a round of `sam` takes back what the others did.
         returns_updates: whether the transformation returns the updates that it receives.
@@ -31,57 +30,53 @@ class Known(NamedTuple):
     always_changes: Fields = ()
     at_next_params: Fields = ()
     of_no_param: Fields = ()
+    schedule_counts: Fields = ()
     takes_rounds: bool = False
     returns_updates: bool = False
     changes_updates: bool = False
 
 
+# Of Optax's classes, by their names: not all of them are public, and not every release has all.
+_KNOWN: dict[str, Known] = {
+    "ConditionallyMaskState": Known(schedule_counts=("step",)),
+    # In a step that it skips, it returns the gradients.
+    "ConditionallyTransformState": Known(schedule_counts=("step",), changes_updates=True),
+    "GaLoreState": Known(changes_updates=True),
+    "InjectHyperparamsState": Known(schedule_counts=("count",), of_no_param=("hyperparams",)),
+    "InjectStatefulHyperparamsState": Known(schedule_counts=("count",), of_no_param=("hyperparams",)),
+    "LookaheadState": Known(changes_updates=True),
+    "MechanicState": Known(changes_updates=True),
+    "MonitorState": Known(of_no_param=("measurements", "measure_states"), returns_updates=True),
+    "MultiStepsState": Known(at_least_float32=("acc_grads",), schedule_counts=("gradient_step",), takes_rounds=True),
+    "SAMState": Known(takes_rounds=True, changes_updates=True),
+    "ScaleByBacktrackingLinesearchState": Known(at_next_params=("value",)),
+    # L-BFGS pairs a step with the change of the gradient, over all params at once: if some of them kept what they had,
+    # they would have the pair of another step.
+    "ScaleByLBFGSState": Known(always_changes=("params", "updates", "diff_params_memory", "diff_updates_memory")),
+    "ScaleByScheduleState": Known(schedule_counts=("count",)),
+    "ScaleByZoomLinesearchState": Known(at_next_params=("value",)),
+    "ScheduleFreeState": Known(schedule_counts=("step_count",), changes_updates=True),
+    "SnapshotState": Known(of_no_param=("measurement",)),
+    "SplitRealAndImaginaryState": Known(changes_updates=True),
+    "WeightDecaySchedule": Known(schedule_counts=("count",)),
+    "WrappedScheduleState": Known(schedule_counts=("count",)),
+}
 _NOTHING = Known()
-_KNOWN: dict[Any, Known] = {}
 
 
 def declare(state_class: type[Any], known: Known) -> None:
-    """Say what is known of the states of a class."""
-    _KNOWN[state_class] = known
+    """Say what is known of the states of a class of treekit."""
+    _KNOWN[state_class.__name__] = known
 
 
-def known(state_class: object) -> Known:
+def known(state_class: type[Any] | None) -> Known:
     """Return what is known of the states of a class."""
-    return _KNOWN.get(state_class, _NOTHING)
+    if state_class is None or not is_of_optax(state_class):
+        return _NOTHING
+    return _KNOWN.get(state_class.__name__, _NOTHING)
 
 
 def known_of(state: object) -> Known:
     """Return what is known of a state."""
-    return known(type(state))
-
-
-declare(optax.MultiStepsState, Known(at_least_float32=("acc_grads",), takes_rounds=True))
-for cls in (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState):
-    declare(cls, Known(of_no_param=("hyperparams",)))
-declare(optax.contrib.SAMState, Known(takes_rounds=True, changes_updates=True))
-# L-BFGS pairs a step with the change of the gradient, over all params at once: if some of them kept what they had, they
-# would have the pair of another step.
-declare(
-    optax.ScaleByLBFGSState,
-    Known(always_changes=("params", "updates", "diff_params_memory", "diff_updates_memory")),
-)
-for cls in (optax.ScaleByBacktrackingLinesearchState, optax.ScaleByZoomLinesearchState):
-    declare(cls, Known(at_next_params=("value",)))
-for cls in (
-    optax.ConditionallyTransformState,  # in a step that it skips, it returns the gradients
-    optax.LookaheadState,
-    optax.contrib.MechanicState,
-    optax.contrib.ScheduleFreeState,
-    optax.contrib.SplitRealAndImaginaryState,
-    *existing(optax.contrib, "GaLoreState"),
-):
-    declare(cls, Known(changes_updates=True))
-for cls in existing(optax, "MonitorState"):
-    declare(cls, Known(of_no_param=("measurements", "measure_states"), returns_updates=True))
-for cls in existing(optax, "SnapshotState"):
-    declare(cls, Known(of_no_param=("measurement",)))
-
-
-def is_optimizer_state(x: object) -> bool:
-    """Whether `x` is a state of a class of Optax or treekit."""
-    return has_name_of_state(type(x)) and is_of_optax(type(x))
+    cls: Any = type(state)
+    return known(cls)

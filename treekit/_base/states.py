@@ -1,0 +1,25 @@
+"""Which objects are the states of optimizers? The names of their classes say it, so no room needs Optax to ask."""
+
+from typing import Any
+
+_OTHERS = ("ApplyEvery", "WeightDecaySchedule")  # Optax's, whose names do not end in "State"
+
+
+def is_of_optax(cls: type[Any]) -> bool:
+    """Whether a class is defined in Optax or treekit."""
+    return str(cls.__module__).partition(".")[0] in ("optax", "treekit")
+
+
+def is_state(x: object) -> bool:
+    """Whether `x` is a named tuple that is called as the states of Optax, treekit and others are: `ScaleByAdamState`.
+
+    Optax's `EmptyState`, without fields, is one.
+    """
+    cls: Any = type(x)
+    is_called_so = cls.__name__.endswith("State") or (cls.__name__ in _OTHERS and is_of_optax(cls))
+    return is_called_so and hasattr(x, "_fields") and issubclass(cls, tuple)
+
+
+def is_known_state(x: object) -> bool:
+    """Whether `x` is a state of Optax or treekit."""
+    return is_state(x) and is_of_optax(type(x))
