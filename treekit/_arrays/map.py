@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from treekit._base.dtype import dtype_of, shape_of, stands_for_array
+from treekit._base.dtype import cast_like, dtype_of, shape_of, stands_for_array
 from treekit._base.jax import jtu
 from treekit._base.key_path import leaf_path_text
-from treekit._base.tree import cast_each
-from treekit._base.types import LeafPredicate, PyTree
+from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._compare.prefix import flatten_up_to_each
 
 T = TypeVar("T")
@@ -90,6 +89,25 @@ def dtype_preserving_tree_map(
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
     results = [f(*xs) for xs in zip(leaves, *flatten_up_to_each(treedef, rest), strict=True)]
     out: T = treedef.unflatten(cast_each(results, leaves, tree, is_leaf, casting))
+    return out
+
+
+def cast_each(
+    results: list[Any],
+    likes: list[Any],
+    tree: PyTree,
+    is_leaf: IsLeaf = None,
+    casting: str = "same_kind",
+    *,
+    advises: bool = True,
+) -> list[Any]:
+    """Cast one result for each leaf of `tree` to the dtypes of `likes`, as `cast_like` does; errors name key paths."""
+    out: list[Any] = []
+    try:
+        pairs = zip(results, likes, strict=True)
+        out.extend(cast_like(result, like, casting, advises=advises) for result, like in pairs)
+    except (TypeError, OverflowError) as error:
+        raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
     return out
 
 

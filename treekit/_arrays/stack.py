@@ -14,8 +14,8 @@ from treekit._base.describe import describe, describe_value, type_name
 from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, has_dtype, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import P, jnp, jtu, lax, untyped
 from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
-from treekit._base.predicates import is_array, is_inexact_array, is_traced
-from treekit._base.tree import check_no_foreign_floats
+from treekit._base.predicates import can_be_trained, is_array, is_inexact_array, is_traced
+from treekit._base.types import PyTree
 from treekit._compare.diff import TreeDiff, tree_diff
 from treekit._select.filter import split
 
@@ -187,7 +187,7 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
     >>> unravel(flat + 1)
     {'b': Array([1], dtype=bfloat16), 'f': 'relu', 'w': Array([[2., 2.]], dtype=float32)}
     """
-    check_no_foreign_floats(tree, "tree_ravel")
+    _check_no_foreign_floats(tree)
     leaves, treedef = jtu.tree_flatten(tree)
     places = [i for i, x in enumerate(leaves) if is_inexact_array(x)]
     arrays = [leaves[i] for i in places]
@@ -213,3 +213,14 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
         return out
 
     return flat, unravel
+
+
+def _check_no_foreign_floats(tree: PyTree) -> None:
+    """Raise a TypeError for a NumPy array of bf16 or float8, which `is_inexact_array` does not select."""
+    for i, x in enumerate(jtu.tree_leaves(tree)):
+        if can_be_trained(x) and not is_inexact_array(x):
+            raise TypeError(
+                f"tree_ravel would leave out the array at {leaf_path_text(tree, i)}, {describe(x)}: to NumPy, its "
+                "dtype is not a floating-point one, so treekit.is_inexact_array and Equinox's do not select it. Make it an "
+                "array of JAX: jax.numpy.asarray(x)"
+            )

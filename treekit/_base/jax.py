@@ -35,6 +35,7 @@ jtu = cast(_TreeUtil, jax.tree_util)
 jnp: Any = jax.numpy
 lax: Any = jax.lax
 untyped: Any = jax
+registry: Any = untyped.tree_util.default_registry
 
 P: Any = jax.sharding.PartitionSpec
 

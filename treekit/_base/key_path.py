@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from treekit._base.flax import is_variable
-from treekit._base.jax import jtu, untyped
+from treekit._base.jax import jtu, registry, untyped
 from treekit._base.types import IsLeaf, KeyPath, PyTree, PyTreeDef
 
 # The attribute that has the text of a key. `path_name` can write any key, and takes ten times as long.
@@ -19,7 +19,6 @@ _TEXT_OF_KEY: dict[Any, str] = {
     jax.tree_util.GetAttrKey: "name",
 }
 _VALUE = jax.tree_util.GetAttrKey("value")  # the only key below a variable of Flax
-_registry: Any = untyped.tree_util.default_registry
 
 
 def path_name(path: KeyPath) -> str:
@@ -113,7 +112,7 @@ def keyed_children(x: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str | None, 
         leaves = jtu.tree_flatten_with_path(x, is_leaf=functools.partial(operator.is_not, x))[0]
         children: Any = [(path[0], child) for path, child in leaves if path]
     else:
-        level = _registry.flatten_one_level_with_keys(x)
+        level = registry.flatten_one_level_with_keys(x)
         children = [] if level is None else level[0]  # None for a leaf
     if is_variable(x):
         return [(None, child) for _, child in children]
@@ -122,11 +121,5 @@ def keyed_children(x: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str | None, 
 
 def has_keys(x: PyTree) -> bool:
     """Whether the children of a node have keys of their own, and are not just called 0, 1, …; True for a leaf."""
-    level = _registry.flatten_one_level_with_keys(x)
+    level = registry.flatten_one_level_with_keys(x)
     return level is None or not any(isinstance(key, jax.tree_util.FlattenedIndexKey) for key, _ in level[0])
-
-
-def children_or_none(x: object) -> Any:
-    """Return the children of a node, an iterable; None for a leaf."""
-    level = _registry.flatten_one_level(x)
-    return None if level is None else level[0]

@@ -2,6 +2,7 @@
 
 - `pairs`: where do their nodes differ?
 - `prefix`: is one a prefix of the other, and what does the error say if not?
+- `nodes`: which tree is the same in the nodes of another?
 - `leaves`: in what do two leaves differ?
 - `diff`: `tree_diff` and `assert_trees_same`, which list all of it
 """

@@ -2,18 +2,19 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import jax
 
-from treekit._base.describe import describe_types, describe_values
+from treekit._base.describe import KEYS, count, describe_types, describe_values
 from treekit._base.dtype import dtype_of
 from treekit._base.exact import exact_key
 from treekit._base.flax import is_variable
 from treekit._base.jax import jtu
-from treekit._base.tree import children_of, describe_keys, is_mapping
-from treekit._base.types import KeyPath, PyTree, PyTreeDef
+from treekit._base.key_path import key_name
+from treekit._base.tree import children_of, is_mapping, one_level
+from treekit._base.types import KeyPath, PyTree
 
 NodeKind = Literal["type", "structure", "static value", "array against None"]
 
@@ -84,7 +85,7 @@ def walk_pairs(
             if not have_same_keys:
                 yield Pair(path, "structure", a_children, b_children)
             # The static part of a mapping is its keys.
-            if (have_same_keys or not is_mapping(a)) and (exact or _one_level(a) != _one_level(b)):
+            if (have_same_keys or not is_mapping(a)) and (exact or one_level(a)[1] != one_level(b)[1]):
                 yield from _static_differences(path, a, b, a_children, same)
             for key in reversed([key for key in a_children if key in b_children]):
                 # A Flax variable and its value have one name.
@@ -96,7 +97,7 @@ def _static_differences(
     path: KeyPath, a: Any, b: Any, children: Iterable[Any], same: Callable[[Any, Any], bool]
 ) -> Iterator[Pair]:
     """Yield the fields that differ, if the class has named fields; else the whole static part."""
-    a_static, b_static = (None if (data := _one_level(x).node_data()) is None else data[1] for x in (a, b))
+    a_static, b_static = (None if (data := one_level(x)[1].node_data()) is None else data[1] for x in (a, b))
     if same(a_static, b_static):
         return
     dynamic = {getattr(key, "name", None) for key in children}
@@ -108,5 +109,17 @@ def _static_differences(
     yield from different or [Pair(path, "static value", a_static, b_static)]
 
 
-def _one_level(x: PyTree) -> PyTreeDef:
-    return jtu.tree_structure(x, is_leaf=lambda y: y is not x)
+def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
+    """List the keys of the children of two nodes; if there are many, those that the other node does not have."""
+
+    def described(keys: Collection[Any], others: Collection[Any]) -> str:
+        if not keys:
+            return "no children"
+        children = count(len(keys), "child", "children")
+        if len(keys) <= KEYS:
+            return f"{children}: {', '.join(map(key_name, keys))}"
+        own = [key_name(key) for key in keys if key not in others]
+        rest = f" and {len(own) - KEYS} more" if len(own) > KEYS else ""
+        return children + (f", among them {', '.join(own[:KEYS])}{rest}" if own else "")
+
+    return described(a, b), described(b, a)

@@ -7,9 +7,9 @@ from typing import Any
 from treekit._base.describe import type_name
 from treekit._base.jax import jtu
 from treekit._base.key_path import path_text
-from treekit._base.tree import as_none, children_of, describe_keys, is_mapping, is_none
+from treekit._base.tree import children_of, is_mapping, is_none, one_level
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
-from treekit._compare.pairs import walk_pairs
+from treekit._compare.pairs import describe_keys, walk_pairs
 
 
 def flatten_up_to(treedef: PyTreeDef, tree: PyTree) -> list[Any]:
@@ -31,15 +31,11 @@ def flatten_up_to(treedef: PyTreeDef, tree: PyTree) -> list[Any]:
         if want.node_data() is None:  # a leaf
             parts.append(part)
             continue
-        children, have = _flatten_one_level(part)
+        children, have = one_level(part)
         if have.node_data() != want.node_data() or len(children) != len(want.children()):
             raise ValueError(f"expected {want}, found {type_name(part)}")
         pending += reversed([*zip(want.children(), children, strict=True)])
     return parts
-
-
-def _flatten_one_level(node: PyTree) -> tuple[list[Any], PyTreeDef]:
-    return jtu.tree_flatten(node, is_leaf=lambda x: x is not node)
 
 
 def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:
@@ -69,7 +65,11 @@ def flatten_updates(treedef: PyTreeDef, updates: Updates, name: str = "updates")
 
 
 def _spread_none(x: object, part: object) -> Any:
-    return jtu.tree_map(as_none, part) if x is None else x
+    return jtu.tree_map(_none, part) if x is None else x
+
+
+def _none(_: object) -> None:
+    """Return None for a leaf."""
 
 
 def updates_mismatch(treedef: PyTreeDef, updates: Updates, name: str) -> str:

@@ -10,9 +10,8 @@ import jax
 import numpy as np
 
 from treekit._base.describe import check_bool
-from treekit._base.key_path import children_or_none
 from treekit._base.layouts import TRAINABLE, layout_of
-from treekit._base.tree import is_mapping
+from treekit._base.tree import children_or_none, is_mapping
 from treekit._node.create import node_methods
 from treekit._node.layout import COPY, Creation, check_fields, check_free, check_names, register, rollback_on_error
 from treekit._node.replace import replace

@@ -1,8 +1,6 @@
 """Select nodes by name and by class."""
 
-import functools
 import itertools
-import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +9,7 @@ from treekit._base.jax import jtu
 from treekit._base.key_path import has_keys, walk
 from treekit._base.pattern_errors import check_pattern_or_class, must_match, nearest, pattern_text
 from treekit._base.patterns import Pattern
+from treekit._base.tree import one_level
 from treekit._base.types import IsLeaf, PyTree
 from treekit._select.advice import a_static_field, field_names, no_instance, unnamed_field
 from treekit._select.selection import Selection
@@ -83,7 +82,7 @@ def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) 
     old: dict[Indices, Any] = {(): tree}
     treedefs: dict[Indices, Any] = {}
     for place in places_above:
-        children, treedefs[place] = _one_level(old[place])
+        children, treedefs[place] = one_level(old[place])
         old |= {(*place, i): child for i, child in enumerate(children)}
     for place in reversed(places_above):
         below = [(*place, i) for i in range(treedefs[place].num_leaves)]
@@ -93,17 +92,12 @@ def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) 
     return built[()] if places else _copy(tree)
 
 
-def _one_level(node: PyTree) -> tuple[list[Any], Any]:
-    """Return the children of a node, and its structure."""
-    return jtu.tree_flatten(node, is_leaf=functools.partial(operator.is_not, node))
-
-
 def _check_rebuilt(node: PyTree, children: list[Any]) -> None:
     """Raise a ValueError unless a new node has the children that it was made of.
 
     They are the same objects; or, where a class puts them into containers of its own, they have the same leaves.
     """
-    found = _one_level(node)[0]
+    found = one_level(node)[0]
     if _ids(found) != _ids(children) and _ids(jtu.tree_leaves(found)) != _ids(jtu.tree_leaves(children)):
         raise ValueError(
             f"JAX cannot rebuild {type(node).__qualname__} around other values: it changes them. {RUNS_ITS_CODE}"

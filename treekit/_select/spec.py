@@ -11,8 +11,8 @@ from treekit._base.flax import has_variables, values_of_variables
 from treekit._base.jax import jtu
 from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import can_be_trained, is_parameter, is_traced, is_truly_callable
-from treekit._base.tree import in_nodes_of
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
+from treekit._compare.nodes import in_nodes_of
 from treekit._compare.prefix import flatten_up_to, prefix_mismatch
 from treekit._select.filter import TreeSpec, filter
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from treekit._base.flax import is_nnx_state
 from treekit._base.jax import untyped
-from treekit._base.tree import in_nodes_of
 from treekit._base.types import OptState, Params
+from treekit._compare.nodes import in_nodes_of
 
 
 def from_nnx(init: Callable[[Any], Any], state: OptState, like: Params) -> Any:

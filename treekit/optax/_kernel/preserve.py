@@ -19,7 +19,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
-from treekit._arrays.map import can_be_broadcast
+from treekit._arrays.map import can_be_broadcast, cast_each
 from treekit._base.dtype import (
     dtype_of,
     have_same_dtypes,
@@ -31,7 +31,6 @@ from treekit._base.dtype import (
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array
-from treekit._base.tree import cast_each
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
 from treekit._compare.diff import tree_diff
 from treekit._compare.prefix import flatten_up_to

@@ -19,6 +19,7 @@ from treekit._base.key_path import leaf_path_text
 from treekit._base.pattern_errors import listed
 from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
 from treekit._base.states import is_known_state
+from treekit._base.tree import one_level
 from treekit._base.types import LeafPredicate, Params, PyTreeDef
 from treekit.optax._kernel.holes import is_hole
 
@@ -94,7 +95,7 @@ def check_params(params: Params) -> None:
             f"init takes the params, or a model, and received {describe_value(params)}, which has no parameters. "
             f"Pass {advice}; a class of your own must be registered, with treekit.node or treekit.register_node"
         )
-    children = jtu.tree_leaves(params, is_leaf=lambda x: x is not params)
+    children = one_level(params)[0]
     is_of_chain = bool(children) and all(map(is_known_state, children))
     if isinstance(params, optax.GradientTransformation) or is_known_state(params) or is_of_chain:
         what = "an optimizer" if isinstance(params, optax.GradientTransformation) else "the state of an optimizer"

@@ -1,0 +1,35 @@
+"""The same tree in the nodes of another one: a dict for a `FrozenDict`, or for an `nnx.State`."""
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from treekit._base.jax import jtu
+from treekit._base.key_path import key_name
+from treekit._base.tree import children_of, is_mapping, one_level
+from treekit._base.types import PyTree
+
+
+def in_nodes_of(like: PyTree, tree: PyTree, *, kind: type[Any] = Mapping) -> Any:
+    """Return a tree in the nodes of another one, of whatever class, where their keys are the same.
+
+    Args:
+        like: the other tree.
+        tree: a tree of that structure, or a prefix of it. Where it differs otherwise, it stays as it is.
+        kind: the class of a node that may be replaced, and of what replaces it; `object` for any two nodes of which one
+            is a mapping. There, the key i of a mapping is the index i of a list.
+    """
+    if tree is like or jtu.all_leaves([tree]) or jtu.all_leaves([like]):
+        return tree
+    is_like = type(tree) is type(like)
+    are_of_kind = isinstance(like, kind) and isinstance(tree, kind)
+    if not is_like and not (are_of_kind and (is_mapping(like) or is_mapping(tree))):
+        return tree
+    wanted, children = children_of(like), children_of(tree)
+    by_name = {key_name(key): child for key, child in children.items()}
+    if len(wanted) != len(children) or not {*map(key_name, wanted)} <= by_name.keys():
+        return tree
+    parts = [in_nodes_of(child, by_name[key_name(key)], kind=kind) for key, child in wanted.items()]
+    if is_like and [*children] == [*wanted] and all(map(operator.is_, parts, children.values())):
+        return tree
+    return one_level(like)[1].unflatten(parts)
