@@ -38,7 +38,7 @@ from treekit._show.summary import tree_summary as tree_summary
 from treekit._types.fields import check_types as check_types
 
 if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not here is an error
-    from treekit._base.missing import getattr_of as _getattr_of
+    from treekit._missing import getattr_of as _getattr_of
 
     __getattr__ = _getattr_of(__name__)
 

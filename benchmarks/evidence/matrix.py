@@ -35,8 +35,8 @@ import treekit.optax as treekit_optax
 from benchmarks.compile_fast import COMPILE_FAST
 from benchmarks.evidence.matrix_cells import KINDS_OF_PARAMS, OPTIMIZERS, WRAPPERS, Factory, Kind, Wrapper
 from benchmarks.evidence.matrix_page import Outcome, page
-from treekit._base.describe import describe_error
 from treekit._base.jax import jtu, untyped
+from treekit._text.describe import describe_error
 from treekit.testing._transformation import transformation_laws
 from treekit.testing._transformation_laws import LAWS
 

@@ -20,7 +20,7 @@ from tests.errors.mistake import unchecked
 from tests.trees import Point, Twig, untyped
 from treekit import optax as tko
 from treekit import training
-from treekit._base.describe import describe_value, describe_values
+from treekit._text.describe import describe_value, describe_values
 
 X = jnp.ones((2, 3), jnp.float32)
 PARAMS = {"w": X, "b": X[0]}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import treekit as tk
 from tests.trees import EXAMPLES, Point, Twig, untyped
-from treekit._base.key_path import flatten_with_names
+from treekit._names.key_path import flatten_with_names
 
 # For each pattern: the names that it matches, and those that it does not.
 PATTERNS: list[tuple[Any, list[str], list[str]]] = [

@@ -18,7 +18,7 @@ from tests.releases import as_pure, keys, needs
 from tests.trees import untyped
 from treekit import optax as tko
 from treekit import training
-from treekit._base.key_path import flatten_with_names
+from treekit._names.key_path import flatten_with_names
 
 PARAMS: Any = {
     "body": {"w": jnp.linspace(-1, 1, 6, dtype=jnp.float32).reshape(2, 3), "b": jnp.zeros(3, jnp.float32)},

@@ -5,9 +5,9 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from treekit._base.dtype import cast_like, dtype_of, shape_of, stands_for_array
 from treekit._base.jax import jtu
-from treekit._base.key_path import leaf_path_text
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._compare.prefix import flatten_up_to_each
+from treekit._names.key_path import leaf_path_text
 
 T = TypeVar("T")
 

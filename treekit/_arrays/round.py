@@ -10,11 +10,11 @@ import numpy as np
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, BFloat16, Float, Float32, Shaped, UInt32
 
-from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array, is_narrow
 from treekit._base.types import PyTree
+from treekit._text.describe import describe_value
 
 if TYPE_CHECKING:
     InexactLike = ArrayLike

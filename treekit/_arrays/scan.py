@@ -7,15 +7,15 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, overload
 
-from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import has_dtype, is_weak
-from treekit._base.exact import PLAIN, exact_key
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_array
 from treekit._base.types import PyTree
 from treekit._compare.diff import TreeDiff, tree_diff
+from treekit._compare.exact import PLAIN, exact_key
+from treekit._names.key_path import flatten_with_path, path_text
 from treekit._select.filter import combine, filter_arrays, split
+from treekit._text.describe import describe, describe_value
 
 Carry = TypeVar("Carry")
 X = TypeVar("X")

@@ -10,14 +10,14 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from treekit._base.describe import describe, describe_value, type_name
 from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, has_dtype, is_weak, issubdtype, promoted_dtype
 from treekit._base.jax import P, jnp, jtu, lax, untyped
-from treekit._base.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._base.predicates import can_be_trained, is_array, is_inexact_array, is_traced
 from treekit._base.types import PyTree
 from treekit._compare.diff import TreeDiff, tree_diff
+from treekit._names.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._select.filter import split
+from treekit._text.describe import describe, describe_value, type_name
 
 T = TypeVar("T")
 
@@ -221,6 +221,6 @@ def _check_no_foreign_floats(tree: PyTree) -> None:
         if can_be_trained(x) and not is_inexact_array(x):
             raise TypeError(
                 f"tree_ravel would leave out the array at {leaf_path_text(tree, i)}, {describe(x)}: to NumPy, its "
-                "dtype is not a floating-point one, so treekit.is_inexact_array and Equinox's do not select it. Make it an "
-                "array of JAX: jax.numpy.asarray(x)"
+                "dtype is not a floating-point one, so treekit.is_inexact_array and Equinox's do not select it. Make "
+                "it an array of JAX: jax.numpy.asarray(x)"
             )

@@ -1,5 +1,6 @@
 """Where do two trees differ?
 
+- `exact`: when are two values the same?
 - `pairs`: where do their nodes differ?
 - `prefix`: is one a prefix of the other, and what does the error say if not?
 - `nodes`: which tree is the same in the nodes of another?

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import SupportsFloat
 
-from treekit._base.describe import count
-from treekit._base.key_path import path_name
-from treekit._base.table import ROWS, Table, as_table, in_colours, more_rows
 from treekit._compare.leaves import LeafKind, compare_leaves, equal_objects, plainly_equal
 from treekit._compare.pairs import NodeKind, walk_pairs
+from treekit._names.key_path import path_name
+from treekit._text.describe import count
+from treekit._text.table import ROWS, Table, as_table, in_colours, more_rows
 
 Kind = LeafKind | NodeKind
 STRUCTURE: tuple[Kind, ...] = ("type", "structure", "static value", "array against None", "shape")

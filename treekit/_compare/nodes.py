@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from treekit._base.jax import jtu
-from treekit._base.key_path import key_name
 from treekit._base.tree import children_of, is_mapping, one_level
 from treekit._base.types import PyTree
+from treekit._names.key_path import key_name
 
 
 def in_nodes_of(like: PyTree, tree: PyTree, *, kind: type[Any] = Mapping) -> Any:

@@ -7,14 +7,14 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
-from treekit._base.describe import KEYS, count, describe_types, describe_values
 from treekit._base.dtype import dtype_of
-from treekit._base.exact import exact_key
 from treekit._base.flax import is_variable
 from treekit._base.jax import jtu
-from treekit._base.key_path import key_name
 from treekit._base.tree import children_of, is_mapping, one_level
 from treekit._base.types import KeyPath, PyTree
+from treekit._compare.exact import exact_key
+from treekit._names.key_path import key_name
+from treekit._text.describe import KEYS, count, describe_types, describe_values
 
 NodeKind = Literal["type", "structure", "static value", "array against None"]
 

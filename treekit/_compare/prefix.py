@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from treekit._base.describe import type_name
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_text
 from treekit._base.tree import children_of, is_mapping, is_none, one_level
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 from treekit._compare.pairs import describe_keys, walk_pairs
+from treekit._names.key_path import path_text
+from treekit._text.describe import type_name
 
 
 def flatten_up_to(treedef: PyTreeDef, tree: PyTree) -> list[Any]:

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from treekit._base.dtype import is_weak
-from treekit._base.pattern_errors import listed, nearest
-from treekit._base.pattern_set import PatternSet
-from treekit._base.patterns import Pattern
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.leaves import Leaf, StateNode
 from treekit._graft.names import Source, Targets
 from treekit._graft.report import GraftReport
+from treekit._names.pattern_errors import listed, nearest
+from treekit._names.pattern_set import PatternSet
+from treekit._names.patterns import Pattern
 
 _LISTED = 100  # leaves of one kind that an error lists
 _WITH_NEAREST = 10  # of these, those with the nearest names

@@ -4,13 +4,13 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from treekit._base.describe import describe_value
-from treekit._base.pattern_errors import check_pattern, must_match, nearest, pattern_text
-from treekit._base.pattern_set import PatternSet
-from treekit._base.patterns import Pattern
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.names import Rule
+from treekit._names.pattern_errors import check_pattern, must_match, nearest, pattern_text
+from treekit._names.pattern_set import PatternSet
+from treekit._names.patterns import Pattern
+from treekit._text.describe import describe_value
 
 Convert = Callable[[Any], Any]
 Resize = Callable[[Any, Any], Any]

@@ -5,10 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from treekit._base.describe import describe_value
 from treekit._base.jax import is_ref, jtu, ref_like
-from treekit._base.pattern_errors import listed
-from treekit._base.patterns import Pattern
 from treekit._graft.advice import check_rename, check_strict, hints, nested, other_lengths
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
 from treekit._graft.leaves import leaves_of
@@ -16,6 +13,9 @@ from treekit._graft.matches import match_leaves
 from treekit._graft.names import Targets, rules_of, sources_of
 from treekit._graft.report import GraftReport, report_of
 from treekit._graft.values import Refused, values_of
+from treekit._names.pattern_errors import listed
+from treekit._names.patterns import Pattern
+from treekit._text.describe import describe_value
 
 T = TypeVar("T")
 _FILE: Any = (str, bytes, os.PathLike)

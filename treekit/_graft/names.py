@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp
-from treekit._base.patterns import wildcard_spans
 from treekit._base.predicates import is_traced
 from treekit._graft.leaves import Leaf, Slot, StateNode
+from treekit._names.patterns import wildcard_spans
+from treekit._text.describe import describe_value
 
 Targets = str | Sequence[str] | None
 _DIGITS = 18  # of an index at most: Python refuses to convert thousands of them

@@ -7,16 +7,16 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from treekit._base.describe import count, describe
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp
 from treekit._base.predicates import is_traced
-from treekit._base.table import as_table, in_colours
 from treekit._graft.arguments import Choices
 from treekit._graft.leaves import Leaf
 from treekit._graft.matches import Matches
 from treekit._graft.names import Source
 from treekit._graft.values import Refused
+from treekit._text.describe import count, describe
+from treekit._text.table import as_table, in_colours
 
 Outcome = Literal["kept", "fresh", "dropped", "refused", "missing"]
 

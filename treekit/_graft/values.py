@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import OF_NUMPY, cast_like, check_fits, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, untyped
 from treekit._base.predicates import is_narrow, is_traced
@@ -15,6 +14,7 @@ from treekit._graft.arguments import Choices
 from treekit._graft.leaves import Leaf
 from treekit._graft.matches import Matches
 from treekit._graft.names import Source
+from treekit._text.describe import describe, describe_value
 
 # An array, a number or a `jax.ShapeDtypeStruct`; type checkers do not know what these have in common.
 Value: TypeAlias = Any

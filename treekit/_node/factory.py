@@ -5,12 +5,12 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from treekit._base.describe import RUNS_ITS_CODE, describe_error
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_text
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, PyTree
+from treekit._names.key_path import path_text
 from treekit._node.copy_arguments import copy_arguments
+from treekit._text.describe import RUNS_ITS_CODE, describe_error
 
 T = TypeVar("T")
 P = ParamSpec("P")

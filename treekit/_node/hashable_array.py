@@ -6,9 +6,9 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from treekit._base.describe import describe_value
 from treekit._base.dtype import is_number, issubdtype
 from treekit._base.predicates import is_traced
+from treekit._text.describe import describe_value
 
 
 class HashableArray:

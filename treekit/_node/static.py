@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from treekit._base.exact import PLAIN, can_change, exact_key, is_plain_value
 from treekit._base.jax import untyped
 from treekit._base.layouts import LAYOUT
 from treekit._base.types import PyTree
+from treekit._compare.exact import PLAIN, can_change, exact_key, is_plain_value
 
 
 def check_static(cls: type[Any], name: str, value: object) -> None:

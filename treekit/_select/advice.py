@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-from treekit._base.key_path import has_keys, keyed_children
 from treekit._base.layouts import layout_of
+from treekit._names.key_path import has_keys, keyed_children
 
 
 def unnamed_field(field: str, nodes: Iterable[object]) -> str:

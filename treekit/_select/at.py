@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, overload
 
-from treekit._base.describe import check_bool, count, describe_value
 from treekit._base.flax import is_variable
 from treekit._base.jax import is_hijax_variable, is_ref, jtu, ref_like
-from treekit._base.key_path import walk
-from treekit._base.pattern_errors import listed
 from treekit._base.types import LeafPredicate, PyTree
+from treekit._names.key_path import walk
+from treekit._names.pattern_errors import listed
 from treekit._select.find import Options, Selector, find
 from treekit._select.selection import Selection
+from treekit._text.describe import check_bool, count, describe_value
 
 T = TypeVar("T")
 

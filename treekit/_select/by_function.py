@@ -10,14 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from treekit._base.describe import RUNS_ITS_CODE, describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import flatten_with_path, path_name, path_text, walk
 from treekit._base.tree import is_none
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._compare.prefix import flatten_up_to
+from treekit._names.key_path import flatten_with_path, path_name, path_text, walk
 from treekit._select.advice import a_static_field, field_names
 from treekit._select.selection import Selection
+from treekit._text.describe import RUNS_ITS_CODE, describe_value
 
 _FOR_PREDICATES = (
     "If where is a predicate on leaves, write jax.tree.map(lambda x: f(x) if predicate(x) else x, tree); or, for all "

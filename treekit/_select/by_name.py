@@ -4,16 +4,16 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from treekit._base.describe import RUNS_ITS_CODE
 from treekit._base.jax import jtu
-from treekit._base.key_path import has_keys, walk
-from treekit._base.pattern_errors import check_pattern_or_class, must_match, nearest, pattern_text
-from treekit._base.patterns import Pattern
 from treekit._base.tree import one_level
 from treekit._base.types import IsLeaf, PyTree
+from treekit._names.key_path import has_keys, walk
+from treekit._names.pattern_errors import check_pattern_or_class, must_match, nearest, pattern_text
+from treekit._names.patterns import Pattern
 from treekit._select.advice import a_static_field, field_names, no_instance, unnamed_field
 from treekit._select.selection import Selection
 from treekit._select.walk import Found, Indices, walk_matched
+from treekit._text.describe import RUNS_ITS_CODE
 
 
 class ByName(Selection):

@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from treekit._base.describe import check_bool, describe, describe_error, describe_value, refuse_class
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
-from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.tree import is_mapping, is_none
 from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef, TransformationLike
 from treekit._compare.nodes import in_nodes_of
 from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
+from treekit._names.key_path import leaf_path_text
+from treekit._text.describe import check_bool, describe, describe_error, describe_value, refuse_class
 
 T = TypeVar("T")
 

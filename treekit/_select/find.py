@@ -4,14 +4,14 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
-from treekit._base.describe import check_bool, type_name
-from treekit._base.patterns import Pattern
 from treekit._base.predicates import is_truly_callable
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
+from treekit._names.patterns import Pattern
 from treekit._select.by_function import ByFunction
 from treekit._select.by_name import ByName, unique_names
 from treekit._select.filter import TreeSpec
 from treekit._select.selection import Selection
+from treekit._text.describe import check_bool, type_name
 
 T = TypeVar("T")
 

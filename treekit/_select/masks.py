@@ -4,11 +4,11 @@ import abc
 import dataclasses
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from treekit._base.describe import describe_value
 from treekit._base.dtype import has_dtype
 from treekit._base.jax import is_ref, jtu
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._select.filter import TreeSpec, answers_of
+from treekit._text.describe import describe_value
 
 
 def leaf_mask(predicate: LeafPredicate) -> "MaskSpec":

@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
-from treekit._base.describe import check_bool, describe_value
 from treekit._base.flax import is_nnx_module
 from treekit._base.jax import jtu
-from treekit._base.key_path import walk
-from treekit._base.pattern_errors import check_pattern_or_class, listed, must_match, nearest, pattern_text
-from treekit._base.patterns import Pattern, is_match, may_match_below
 from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
+from treekit._names.key_path import walk
+from treekit._names.pattern_errors import check_pattern_or_class, listed, must_match, nearest, pattern_text
+from treekit._names.patterns import Pattern, is_match, may_match_below
 from treekit._select.advice import no_instance, unnamed_field
 from treekit._select.filter import TreeSpec
 from treekit._select.masks import MaskSpec
 from treekit._select.walk import Found, walk_matched
+from treekit._text.describe import check_bool, describe_value
 
 Selector: TypeAlias = Pattern | type[Any]
 _Selected: TypeAlias = tuple[int, ...]  # the indices of the patterns and classes that select a leaf

@@ -5,16 +5,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treekit._base.describe import describe_error, type_name
 from treekit._base.dtype import dtype_of
 from treekit._base.flax import has_variables, values_of_variables
 from treekit._base.jax import jtu
-from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import can_be_trained, is_parameter, is_traced, is_truly_callable
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
 from treekit._compare.nodes import in_nodes_of
 from treekit._compare.prefix import flatten_up_to, prefix_mismatch
+from treekit._names.key_path import flatten_with_path, path_text
 from treekit._select.filter import TreeSpec, filter
+from treekit._text.describe import describe_error, type_name
 
 
 def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str) -> Any:

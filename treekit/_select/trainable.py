@@ -3,11 +3,11 @@
 import dataclasses
 from typing import TypeVar
 
-from treekit._base.declared import declared_frozen
 from treekit._base.jax import jtu
 from treekit._base.predicates import can_be_trained
 from treekit._base.tree import is_none
 from treekit._base.types import IsLeaf, PyTree
+from treekit._names.declared import declared_frozen
 from treekit._select.masks import MaskSpec
 
 T = TypeVar("T")

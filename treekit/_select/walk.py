@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 from treekit._base.flax import is_variable
 from treekit._base.jax import jtu
-from treekit._base.key_path import keyed_children, start_below
-from treekit._base.pattern_set import PatternSet
-from treekit._base.patterns import Pattern
 from treekit._base.types import IsLeaf, PyTree
+from treekit._names.key_path import keyed_children, start_below
+from treekit._names.pattern_set import PatternSet
+from treekit._names.patterns import Pattern
 
 Indices = tuple[int, ...]  # the index of each child that leads to a node, from the root
 

@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 import jax
 from jaxtyping import AnnotationError
 
-from treekit._base.describe import describe, describe_error, refuse_class
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_name, walk
-from treekit._base.table import ROWS, in_columns
+from treekit._names.key_path import path_name, walk
+from treekit._text.describe import describe, describe_error, refuse_class
+from treekit._text.table import ROWS, in_columns
 from treekit._types.hints import NUMBERS, UnresolvedAnnotationError, describe_hint, fields_of, has_fields
 from treekit._types.sizes import Memo, bind, describe_memo, fresh_memo, is_jaxtyping, pytree_of, pytree_parts
 

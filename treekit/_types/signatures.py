@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_origin
 import numpy as np
 from jaxtyping import Shaped
 
-from treekit._base.describe import describe
 from treekit._base.jax import jtu, untyped
-from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array
+from treekit._names.key_path import path_text
+from treekit._text.describe import describe
 from treekit._types.fields import explain_mismatches
 from treekit._types.hints import has_fields
 from treekit._types.sizes import Memo, bind, describe_memo, extend, storage

@@ -13,8 +13,8 @@ from typing import Any
 import jaxtyping
 from jaxtyping import AnnotationError, Shaped
 
-from treekit._base.describe import describe_error
 from treekit._base.jax import untyped
+from treekit._text.describe import describe_error
 
 _public: Any = jaxtyping  # its types are incomplete
 

@@ -7,10 +7,10 @@ import jax
 
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import flatten_with_distinct_names
 from treekit._base.predicates import is_array, is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._compare.diff import TreeDiff, tree_diff
+from treekit._names.key_path import flatten_with_distinct_names
 from treekit._show.shared import tree_shared
 
 STEPS = 4  # all with the same arguments, so traced once

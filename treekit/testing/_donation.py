@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from treekit._base.describe import count, describe
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.table import in_columns
+from treekit._text.describe import count, describe
+from treekit._text.table import in_columns
 from treekit.testing._case import by_path, is_jit_argument, listed, shared_buffers, split
 
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from treekit._base.describe import count, describe, describe_error, describe_value
 from treekit._base.jax import jtu, untyped
-from treekit._base.key_path import path_text
 from treekit._base.predicates import is_array
 from treekit._base.types import PyTree, PyTreeDef
 from treekit._compare.diff import tree_diff
+from treekit._names.key_path import path_text
 from treekit._node.static import captured_objects
+from treekit._text.describe import count, describe, describe_error, describe_value
 from treekit.testing._violations import REGISTER, Violation
 
 

@@ -4,10 +4,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from treekit._base.describe import describe_error, refuse_class
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_text
 from treekit._base.types import PyTree
+from treekit._names.key_path import path_text
+from treekit._text.describe import describe_error, refuse_class
 from treekit.testing._node_laws import NODE_LAWS, same_treedef
 from treekit.testing._violations import REGISTER, Violation, raise_violations
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from treekit._arrays.round import widen
-from treekit._base.describe import describe_error
 from treekit._base.dtype import dtype_of, has_no_update, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import path_name
 from treekit._base.predicates import is_inexact_array, is_narrow, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.diff import STRUCTURE, TreeDiff, tree_diff
+from treekit._names.key_path import path_name
+from treekit._text.describe import describe_error
 from treekit.testing._case import (
     AFTER,
     STEPS,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from treekit._base.describe import count, describe_error
+from treekit._text.describe import count, describe_error
 
 # Fixes that several laws suggest.
 REGISTER = "make the class a treekit.node, or register it with treekit.register_node"

@@ -24,6 +24,6 @@ from treekit.training._store import store_state as store_state
 from treekit.training._summary import summary as summary
 
 if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not here is an error
-    from treekit._base.missing import getattr_of as _getattr_of
+    from treekit._missing import getattr_of as _getattr_of
 
     __getattr__ = _getattr_of(__name__)

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._base.describe import describe_error
 from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import can_be_trained, is_parameter
 from treekit._base.types import OptState, Params
+from treekit._text.describe import describe_error
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._frozen import find_frozen
 from treekit.training._round import Round, filled, take_round

@@ -9,12 +9,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from treekit._arrays.round import widen
-from treekit._base.describe import describe_value
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import path_text
 from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import OptState, Params, Updates
+from treekit._names.key_path import path_text
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.known_states import Known, declare
 from treekit.optax._kernel.state_values import ancestors, replace_params, states_in

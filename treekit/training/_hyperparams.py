@@ -7,16 +7,16 @@ import jax
 import numpy as np
 import optax
 
-from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import copied, dtype_of, issubdtype
 from treekit._base.flax import is_nnx_optimizer
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import path_name
-from treekit._base.pattern_errors import nearest
 from treekit._base.predicates import is_traced
 from treekit._base.states import is_known_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
+from treekit._names.key_path import path_name
+from treekit._names.pattern_errors import nearest
+from treekit._text.describe import describe, describe_value
 from treekit.optax._wrappers.inject import fits
 from treekit.optax._wrappers.tree_set import cast_into
 

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import optax
 
-from treekit._base.describe import describe_value
 from treekit._base.dtype import issubdtype
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.predicates import is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit._names.key_path import flatten_with_path, path_text
 from treekit._select.spec import FittedSpec
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.known_states import Known, declare
 from treekit.optax._kernel.transformation import Core, GradientTransformation

@@ -10,14 +10,14 @@ from jax.typing import DTypeLike
 
 from treekit._arrays.codes import is_codes
 from treekit._arrays.round import is_inexact_dtype
-from treekit._base.describe import describe_value
 from treekit._base.dtype import issubdtype
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import path_name
-from treekit._base.patterns import is_match
 from treekit._base.predicates import can_be_trained
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params
+from treekit._names.key_path import path_name
+from treekit._names.patterns import is_match
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.training._eight_bits import is_code_dtype
 

@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, overload
 from treekit._arrays.codes import Codes, is_codes
 from treekit._arrays.map import dtype_preserving_tree_map
 from treekit._arrays.round import bits_like, hash_bits, round_by, widen
-from treekit._base.describe import describe_value
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import can_be_trained, is_narrow
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.preserve import like_updates, preserving

@@ -8,15 +8,15 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from treekit._base.declared import declared_frozen
-from treekit._base.describe import describe, describe_function, describe_value
 from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array, shape_of
 from treekit._base.flax import is_of_nnx_optimizer, is_variable, values_of_variables
 from treekit._base.jax import is_ref, jnp, jtu, untyped
-from treekit._base.key_path import flatten_with_path, key_name, path_name, path_text
 from treekit._base.predicates import floats_as_arrays, is_parameter, is_traced
 from treekit._base.states import is_known_state
 from treekit._base.types import OptState, Params, TransformationLike
+from treekit._names.declared import declared_frozen
+from treekit._names.key_path import flatten_with_path, key_name, path_name, path_text
+from treekit._text.describe import describe, describe_function, describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.state_map import Entry, map_state, numbers_of_leaves

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from treekit._base.describe import count, short_dtype
-from treekit._base.table import ROWS, Table, in_colours, left_out
+from treekit._text.describe import count, short_dtype
+from treekit._text.table import ROWS, Table, in_colours, left_out
 
 
 class Accumulator(NamedTuple):

@@ -7,13 +7,13 @@ Only the outermost transformation crosses it, once. What runs inside is a *core*
 from collections.abc import Collection
 from typing import Any
 
-from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of, unshared
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_numeric_array, is_parameter
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
+from treekit._names.key_path import leaf_path_text
+from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.extra_args import view_extra_args
 from treekit.optax._kernel.first_state import first_state
 from treekit.optax._kernel.holes import is_hole, is_params_placeholder

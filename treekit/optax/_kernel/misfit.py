@@ -8,16 +8,16 @@ from typing import Any
 import optax
 
 from treekit._arrays.codes import is_codes
-from treekit._base.describe import describe, describe_error
 from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
 from treekit._base.flax import is_nnx_module
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import flatten_with_path, path_name, path_text
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.diff import Difference, TreeDiff
 from treekit._compare.leaves import plainly_equal
 from treekit._compare.pairs import Pair, walk_pairs
+from treekit._names.key_path import flatten_with_path, path_name, path_text
+from treekit._text.describe import describe, describe_error
 from treekit.optax._kernel.trained import trained
 
 

@@ -3,11 +3,11 @@
 import itertools
 import traceback
 
-from treekit._base.describe import describe, describe_value
 from treekit._base.jax import jtu
-from treekit._base.key_path import flatten_with_path, path_text
 from treekit._base.tree import is_none
 from treekit._base.types import Params, PyTree
+from treekit._names.key_path import flatten_with_path, path_text
+from treekit._text.describe import describe, describe_value
 
 _CALLED_BY_OPTAX = ("optax", "jax", "numpy", "contextlib", "functools")
 

@@ -29,11 +29,11 @@ from treekit._base.dtype import (
     strengthen,
 )
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_array
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
 from treekit._compare.diff import tree_diff
 from treekit._compare.prefix import flatten_up_to
+from treekit._names.key_path import leaf_path_text
 from treekit.optax._kernel.transformation import Core
 
 

@@ -13,9 +13,9 @@ from treekit._arrays.codes import is_codes
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.flax import is_variable
 from treekit._base.jax import jnp, jtu
-from treekit._base.key_path import flatten_with_path
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
+from treekit._names.key_path import flatten_with_path
 from treekit.optax._kernel.holes import is_hole, is_hole_or_codes
 from treekit.optax._kernel.known_states import Known, known, known_of
 

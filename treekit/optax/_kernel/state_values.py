@@ -4,15 +4,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from treekit._arrays.map import cast_tree_like
-from treekit._base.describe import describe
 from treekit._base.dtype import copied, shape_of
 from treekit._base.flax import is_variable
 from treekit._base.jax import is_ref, jtu
-from treekit._base.key_path import flatten_with_names, leaf_path_text, path_text
 from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
 from treekit._compare.prefix import flatten_updates
+from treekit._names.key_path import flatten_with_names, leaf_path_text, path_text
+from treekit._text.describe import describe
 from treekit.optax._kernel.holes import is_hole
 
 T = TypeVar("T")

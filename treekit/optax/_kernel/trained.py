@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import optax
 
-from treekit._base.declared import declared_frozen, declares
-from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import has_dtype, owned, stands_for_array
 from treekit._base.flax import is_nnx_module
 from treekit._base.jax import is_ref, jtu
-from treekit._base.key_path import leaf_path_text
-from treekit._base.pattern_errors import listed
 from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
 from treekit._base.states import is_known_state
 from treekit._base.tree import one_level
 from treekit._base.types import LeafPredicate, Params, PyTreeDef
+from treekit._names.declared import declared_frozen, declares
+from treekit._names.key_path import leaf_path_text
+from treekit._names.pattern_errors import listed
+from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.holes import is_hole
 
 

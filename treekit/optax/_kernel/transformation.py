@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeGuard
 import optax
 from optax import GradientTransformationExtraArgs as _Base
 
-from treekit._base.describe import describe_value
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.types import InitFn, State_co, UpdateFn
 
 Core: TypeAlias = optax.GradientTransformationExtraArgs

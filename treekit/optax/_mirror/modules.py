@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import optax
 
-from treekit._base.missing import no_attribute
+from treekit._missing import no_attribute
 from treekit.optax._mirror.lookup import wrap
 
 _FOLDER = Path(__file__).parent.parent

@@ -8,14 +8,14 @@ import optax
 from treekit._arrays.codes import is_codes
 from treekit._arrays.map import check_shapes, dtype_preserving_tree_map
 from treekit._arrays.round import Key, bits_like, bits_of_key, round_by, widen
-from treekit._base.describe import describe
 from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype, resolve_array
 from treekit._base.jax import is_ref, jnp, jtu
-from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_narrow, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates
+from treekit._names.key_path import leaf_path_text
+from treekit._text.describe import describe
 
 T = TypeVar("T")
 MappedState = TypeVar("MappedState")

@@ -11,10 +11,10 @@ from typing import Any
 
 import optax
 
-from treekit._base.describe import describe_value
 from treekit._base.jax import jtu
 from treekit._base.types import Params
 from treekit._select.spec import resolve_spec
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.preserve import preserving_updates
 from treekit.optax._kernel.transformation import Core, core_of, own_core
 from treekit.optax._wrappers.masks_and_labels import MaskFunction

@@ -6,13 +6,13 @@ from typing import Any, TypeVar
 import optax
 
 from treekit._arrays.map import cast_tree_like, check_shapes
-from treekit._base.describe import describe
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._compare.prefix import updates_mismatch
 from treekit._select.filter import combine
+from treekit._text.describe import describe
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.state_values import states_in

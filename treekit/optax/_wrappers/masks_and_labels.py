@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import optax
 
-from treekit._base.describe import describe_value
 from treekit._base.flax import has_variables
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_name, path_text
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.types import Labels, Mask, Params, PyTree
+from treekit._names.key_path import path_name, path_text
 from treekit._select.spec import FittedSpec, fit_spec
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.holes import is_params_placeholder
 
 _LONGEST = 60  # columns for a label in an error

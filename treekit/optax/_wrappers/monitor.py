@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import optax
 
-from treekit._base.describe import describe_value
 from treekit._base.tree import is_mapping
 from treekit._base.types import Params, Updates
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.releases import MonitorState

@@ -9,11 +9,11 @@ import numpy as np
 import optax
 from jax.typing import DTypeLike
 
-from treekit._base.describe import describe_value
 from treekit._base.dtype import issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, TransformationLike
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of

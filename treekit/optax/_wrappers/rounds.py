@@ -16,13 +16,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Shaped
 
-from treekit._base.describe import describe, describe_value
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.key_path import leaf_path_text
 from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import HasDtype, OptState, Params, Updates
 from treekit._compare.prefix import flatten_up_to
+from treekit._names.key_path import leaf_path_text
+from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.in_place import computed_once, run_step_if
 from treekit.optax._kernel.known_states import declare, known
 from treekit.optax._kernel.transformation import Core

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 import optax
 
 from treekit._base.jax import jtu
-from treekit._base.key_path import path_text
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState
+from treekit._names.key_path import path_text
 from treekit.optax._kernel.known_states import known_of
 from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from treekit._base.describe import describe_value
-from treekit._base.patterns import Pattern
+from treekit._names.patterns import Pattern
+from treekit._text.describe import describe_value
 
 _MUST_BE = "a pattern must be a string such as '**.bias', or a compiled regular expression over strings"
 _LISTED = 5  # the number of names that an error lists

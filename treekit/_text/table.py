@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
-from treekit._base.describe import count
+from treekit._text.describe import count
 
 ROWS = 50  # in str() at most
 BOLD, YELLOW, RED, GREEN, PLAIN = "\033[1m", "\033[33m", "\033[31m", "\033[32m", "\033[0m"

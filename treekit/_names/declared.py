@@ -5,10 +5,10 @@ import functools
 from typing import Any, cast
 
 from treekit._base.jax import jtu
-from treekit._base.key_path import keyed_children
 from treekit._base.layouts import TRAINABLE
 from treekit._base.tree import children_or_none, is_none
 from treekit._base.types import LeafPredicate, PyTree
+from treekit._names.key_path import keyed_children
 
 _WHOLE_CLASS = "__treekit_trainable__"  # an attribute of a class; False excludes all leaves in its instances
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from treekit._base.patterns import Pattern, has_wildcards, is_match
+from treekit._names.patterns import Pattern, has_wildcards, is_match
 
 
 class PatternSet:

@@ -1,0 +1,5 @@
+"""How is it written?
+
+- `describe`: a leaf, a type or a value in a message
+- `table`: rows in a terminal, and in a notebook
+"""
