@@ -8,7 +8,7 @@ from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.names import Rule
 from treekit._names.pattern_errors import check_pattern, must_match, nearest, pattern_text
-from treekit._names.pattern_set import PatternSet
+from treekit._names.pattern_set import PatternSet, undecided
 from treekit._names.patterns import Pattern
 from treekit._text.describe import describe_value
 
@@ -70,9 +70,8 @@ def chosen(argument: str, given: object, names: Sequence[str], side: str = "new"
     globs = list(map(check_pattern, given))
     patterns = PatternSet(globs)
     matching = {name: patterns.matching(name) for name in names}
-    for i in sorted(set(range(len(globs))).difference(each[0] for each in matching.values() if each)):
+    for i, earlier in undecided(len(globs), matching.values()):
         text = pattern_text(globs[i])
-        earlier = sorted({each[0] for each in matching.values() if i in each})
         if not earlier:
             raise ValueError(
                 f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}. "

@@ -1,9 +1,9 @@
-"""Which of many patterns match a name? Most of them are not tried."""
+"""Which of many patterns match a name? Most of them are not tried. And which of them decide about nothing?"""
 
 import bisect
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from treekit._names.patterns import Pattern, has_wildcards, is_match
@@ -49,3 +49,16 @@ class PatternSet:
 def _fixed_parts(pattern: Pattern) -> list[str]:
     """Return the parts of a glob that have no wildcards."""
     return [part for part in pattern.split(".") if not has_wildcards(part)] if isinstance(pattern, str) else []
+
+
+def undecided(number: int, matching: Collection[Sequence[int]]) -> Iterator[tuple[int, list[int]]]:
+    """Yield each pattern that decides about no name, with those that decide about the names that it matches.
+
+    Args:
+        number: how many patterns there are.
+        matching: the indices of the patterns that match each name, of which the first decides.
+    """
+    deciding = {each[0] for each in matching if each}
+    for i in range(number):
+        if i not in deciding:
+            yield i, sorted({each[0] for each in matching if i in each})

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from treekit._base.flax import is_nnx_module
@@ -11,8 +11,8 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
-from treekit._names.key_path import walk
 from treekit._names.pattern_errors import check_pattern_or_class, listed, must_match, nearest, pattern_text
+from treekit._names.pattern_set import undecided
 from treekit._names.patterns import Pattern, is_match, may_match_below
 from treekit._select.advice import no_instance, unnamed_field
 from treekit._select.filter import TreeSpec
@@ -21,7 +21,6 @@ from treekit._select.walk import Found, walk_matched
 from treekit._text.describe import check_bool, describe_value
 
 Selector: TypeAlias = Pattern | type[Any]
-_Selected: TypeAlias = tuple[int, ...]  # the indices of the patterns and classes that select a leaf
 
 
 class NoDefault:
@@ -178,35 +177,17 @@ def _first_matches(
         are_rows: whether they are the rows of `path_labels`, each of which must decide about a leaf; for `path_mask`,
             it is enough that each selects one.
     """
-    leaves: list[tuple[str, _Selected]] = []
-    holes: list[Found] = []
-    instances: set[int] = set()
-    for x in walk_matched(selectors, tree, is_leaf, whole=True):
-        instances.update(x.classes)
-        if x.is_leaf:
-            leaves.append((x.name, (*x.patterns, *x.within)))
-        elif x.node is None or _is_masked_node(x.node):
-            holes.append(x)
-    name = "path_labels" if are_rows else "path_mask"
-    names = [path for path, _ in leaves]
+    found = list(walk_matched(selectors, tree, is_leaf, whole=True))
+    leaves = [x for x in found if x.is_leaf]
+    name, names = "path_labels" if are_rows else "path_mask", [x.name for x in leaves]
     if len(set(names)) < len(names):
         _check_one_name(name, selectors, names)
     if strict:
-        _check_used(name, selectors, tree, is_leaf, leaves, holes, instances, are_rows=are_rows)
-    return [(path, min(selected, default=None)) for path, selected in leaves]
+        _check_used(name, selectors, found, are_rows=are_rows)
+    return [(x.name, min(x.selected_by, default=None)) for x in leaves]
 
 
-def _check_used(
-    name: str,
-    selectors: Sequence[Selector],
-    tree: PyTree,
-    is_leaf: IsLeaf,
-    leaves: Sequence[tuple[str, _Selected]],
-    holes: Sequence[Found],
-    instances: Container[int],
-    *,
-    are_rows: bool,
-) -> None:
+def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found], *, are_rows: bool) -> None:
     """Raise a ValueError if a selector selects no leaf, or, of the rows of `path_labels`, only what earlier ones do.
 
     One that may select a leaf that is masked out is not an error.
@@ -214,42 +195,40 @@ def _check_used(
     Args:
         name: what the user called, for errors.
         selectors: the patterns and classes.
-        tree: the tree.
-        is_leaf: as in `jax.tree.flatten`.
-        leaves: the path of each leaf, and the indices of the selectors that select it.
-        holes: where leaves are masked out.
-        instances: the indices of the classes of which the tree has an instance.
+        found: all nodes and leaves of the tree.
         are_rows: as in `_first_matches`.
     """
-    deciding = {min(selected) for _, selected in leaves if selected}
-    for i, selector in enumerate(selectors):
-        if i in deciding or any(_may_hide(hole, i, selector) for hole in holes):
+    leaves, nodes = [x for x in found if x.is_leaf], [x.node for x in found]
+    holes = [x for x in found if not x.is_leaf and (x.node is None or _is_masked_node(x.node))]
+    for i, earlier in undecided(len(selectors), [x.selected_by for x in leaves]):
+        selector = selectors[i]
+        if any(_may_hide(hole, i, selector) for hole in holes):
             continue
-        if isinstance(selector, type) and i not in instances:
-            why = no_instance(selector, (node for _, node in walk(tree, is_leaf=is_leaf)))
-            if is_nnx_module(selector):
-                found = f"for name in treekit.tree_find(model, {selector.__name__})"
-                by_name = f'path_mask(*(f"{{name}}.**" {found}))'
-                if are_rows:
-                    by_name = f'path_labels({{f"{{name}}.**": label {found}}})'
-                why += f". An nnx.state has variables, and no modules: find their names in the model, {by_name}"
-            raise ValueError(f"{name}: {why}")
-        deciding_instead = {min(selected) for _, selected in leaves if i in selected}
+        if isinstance(selector, type) and not any(i in x.classes for x in found):
+            raise ValueError(f"{name}: {no_instance(selector, nodes)}{_of_nnx(selector, are_rows=are_rows)}")
         # A last row "**" is for whatever other rows leave, which may be nothing.
         is_default = selector == "**" and i == len(selectors) - 1
-        if deciding_instead and are_rows and not is_default:
+        if earlier and are_rows and not is_default:
             raise ValueError(
                 f"{name}: {_written(selector)} decides about no leaf, since "
-                f"{', '.join(sorted(_written(selectors[j]) for j in deciding_instead))} before it selects all that it "
-                "does. Put it before them; or, if that is meant, pass strict=False"
+                f"{', '.join(sorted(_written(selectors[j]) for j in earlier))} before it selects all that it does. Put "
+                "it before them; or, if that is meant, pass strict=False"
             )
-        if not deciding_instead and not isinstance(selector, type):
-            text, names = pattern_text(selector), [path for path, _ in leaves]
-            hint = unnamed_field(text.rpartition(".")[2], (node for _, node in walk(tree, is_leaf=is_leaf)))
+        if not earlier and not isinstance(selector, type):
+            text, names = pattern_text(selector), [x.name for x in leaves]
             raise ValueError(
                 f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. "
-                f"{must_match(selector, names)}{hint}"
+                f"{must_match(selector, names)}{unnamed_field(text.rpartition('.')[2], nodes)}"
             )
+
+
+def _of_nnx(cls: type[Any], *, are_rows: bool) -> str:
+    """Say for an error how to select by a class of modules of Flax NNX; "" for any other class."""
+    if not is_nnx_module(cls):
+        return ""
+    found = f"for name in treekit.tree_find(model, {cls.__name__})"
+    by_name = f'path_labels({{f"{{name}}.**": label {found}}})' if are_rows else f'path_mask(*(f"{{name}}.**" {found}))'
+    return f". An nnx.state has variables, and no modules: find their names in the model, {by_name}"
 
 
 def _may_hide(hole: Found, i: int, selector: Selector) -> bool:

@@ -34,6 +34,11 @@ class Found(NamedTuple):
     classes: tuple[int, ...]
     within: tuple[int, ...]
 
+    @property
+    def selected_by(self) -> list[int]:
+        """The indices of the patterns and classes that select it as a leaf, in order."""
+        return sorted((*self.patterns, *self.within))
+
 
 def walk_matched(
     selectors: Sequence[Pattern | type[Any]], tree: PyTree, is_leaf: IsLeaf, *, whole: bool = False

@@ -16,6 +16,7 @@ from treekit._base.predicates import can_be_trained
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params
 from treekit._names.key_path import path_name
+from treekit._names.pattern_set import undecided
 from treekit._names.patterns import is_match
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.state_map import Entry, map_state
@@ -122,18 +123,17 @@ class Rules:
 
     def check_used(self, arrays: list[_Pair]) -> None:
         """Raise a ValueError for a key that matches nothing, decides about nothing, or asks for what cannot be."""
-        keys_of_each = [self.keys_of(*pair) for pair in arrays]
-        matched = {key for keys in keys_of_each for key in keys}
-        if unused := [key for key in self.by_key if key not in matched]:
+        keys = list(self.by_key)
+        matching = [[keys.index(key) for key in self.keys_of(*pair)] for pair in arrays]
+        if unused := [key for i, key in enumerate(keys) if not any(i in each for each in matching)]:
             raise _matches_nothing(unused, arrays)
-        for key, dtype in self.by_key.items():
-            decided = [pair for pair, keys in zip(arrays, keys_of_each, strict=True) if keys[:1] == [key]]
-            if not decided:
-                others = dict.fromkeys(keys[0] for keys in keys_of_each if key in keys)
-                raise ValueError(
-                    f"dtype[{key!r}] decides about no array, since {', '.join(map(repr, others))} decides about all "
-                    "that it matches. The first pattern decides, and without one, the field"
-                )
+        for i, others in undecided(len(keys), matching):
+            raise ValueError(
+                f"dtype[{keys[i]!r}] decides about no array, since {', '.join(repr(keys[j]) for j in others)} decides "
+                "about all that it matches. The first pattern decides, and without one, the field"
+            )
+        for i, (key, dtype) in enumerate(self.by_key.items()):
+            decided = [pair for pair, each in zip(arrays, matching, strict=True) if each[:1] == [i]]
             reasons = [self.why_refused(*pair, dtype) for pair in decided]
             if all(reasons):
                 raise ValueError(
