@@ -30,6 +30,7 @@ LAST = ("tests/test_public_api.py::test_the_public_interface_is_what_its_file_sa
 TIMEOUT = 600  # seconds
 PLACES = (
     "treekit/optax/_kernel/boundary.py",
+    "treekit/optax/_kernel/crossing.py",
     "treekit/optax/_wrappers/select.py",
     "treekit/optax/_wrappers/multi_steps.py",
     "treekit/optax/_kernel/preserve.py",

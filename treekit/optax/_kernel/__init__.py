@@ -2,8 +2,8 @@
 
 - `transformation`: what is it, and what is the core that runs inside it? `types`: what are their types?
 - `holes`: what stands for params that are not there? `trained`: what is trained?
-- `first_state`: what does `init` return? `nnx`: and in which nodes does Flax return it?
-- `boundary`: how do trees go in and come out? `extra_args`: and extra arguments?
+- `boundary`: what do `init` and `update` do around a core? `crossing`: how do trees go in and come out of an update?
+  `extra_args`: and extra arguments?
 - `preserve`: which dtype, structure and shape have results? `sharding`: which sharding has the state?
 - `known_states`: what is known of a state by its class? `state_map`: whose array is this in a state?
 - `state_values`: which values has a state for the params? `misfit`: where does it not fit?

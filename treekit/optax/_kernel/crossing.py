@@ -1,0 +1,150 @@
+"""An update that crosses the boundary: updates, params and extra arguments go in, updates and state come out."""
+
+from collections.abc import Collection
+from typing import Any
+
+from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of, unshared
+from treekit._base.jax import jnp, jtu
+from treekit._base.predicates import is_numeric_array, is_parameter
+from treekit._base.types import OptState, Params, Updates
+from treekit._compare.prefix import flatten_updates, updates_mismatch
+from treekit._names.key_path import leaf_path_text
+from treekit._text.describe import describe, describe_value
+from treekit.optax._kernel.extra_args import view_extra_args
+from treekit.optax._kernel.holes import is_hole
+from treekit.optax._kernel.preserve import is_complex, keep_state, keep_updates
+from treekit.optax._kernel.state_map import Entry, map_state
+from treekit.optax._kernel.trained import Flat, flatten, trained
+
+
+class Crossing:
+    """An update that goes in, and comes out again.
+
+    Args:
+        updates: the updates; None or float0 for a missing one, which is a zero inside.
+        params: the params; without them, the updates stand for them, and every array of numbers can be trained.
+        extra: the extra arguments.
+
+    Attributes:
+        updates, params, extra: what the core receives: trees with None for what is not trained, and extra arguments.
+        like: the params that the core receives; without them, the updates, which stand for them.
+
+    Raises:
+        ValueError: the updates have another structure or other shapes than the params; the message names the key path.
+        TypeError: there is a gradient for what cannot be trained; or one is not an array, or complex where the param is
+            real. A gradient for a field that its class declares not to be trained is left out.
+    """
+
+    def __init__(self, updates: Updates, params: Params, extra: dict[str, Any]) -> None:
+        has_params = params is not None
+        if updates is None and has_params and jtu.tree_leaves(trained(params)):
+            raise ValueError(
+                "update received None in place of all updates, and the params have arrays that are trained. It takes "
+                "(updates, state, params), in this order; None is for a single leaf, or a subtree, without a gradient"
+            )
+        self._flat = flat = flatten(params) if has_params else flatten(updates, is_numeric_array)
+        self._gradients = _gradients_of(flat, updates, has_params)
+        triples = zip(flat.is_trained, self._gradients, flat.arrays, strict=True)
+        self.updates: Updates = flat.inside(
+            (jnp.zeros_like(array) if x is None else as_array(x)) if is_trained else None
+            for is_trained, x, array in triples
+        )
+        self.params: Params = flat.inside() if has_params else None
+        self.like: Params = self.params if has_params else self.updates
+        self.extra = view_extra_args(extra, updates, params, self.updates) if extra else extra
+
+    def leave(self, state: OptState, new_updates: Updates, new_state: OptState) -> tuple[Any, Any]:
+        """Return new updates and a new state for the user.
+
+        The state has the structure and dtypes of the old one. Each update has the wider of its gradient's and its
+        param's dtype. A parameter without a gradient has no update, unless it is in rounds: of `MultiSteps` or `sam`.
+
+        Args:
+            state: the state that the core received.
+            new_updates: what the core returned.
+            new_state: what it returned too.
+        """
+        flat = self._flat
+        news = flatten_updates(flat.treedef, keep_updates(self.updates, self.params, new_updates))
+        new_state = keep_state(state, self.params, new_state)
+        missing = {i for i, x in enumerate(self._gradients) if x is None and flat.is_trained[i]}
+        if missing:
+            entries = map_state(state, self.like)
+            held = missing - {x.param for x in entries if x.in_rounds}  # in rounds, a missing gradient is a zero
+            news = [None if i in held else x for i, x in enumerate(news)]
+            new_state = _hold(held, entries, state, new_state)
+        # Outside of jit, adan keeps the gradient itself: a step that donates the state would delete the caller's.
+        leaves, treedef = jtu.tree_flatten(new_state)
+        unaliased = unshared(leaves, jtu.tree_leaves((news, self.updates, self.params)))
+        return flat.treedef.unflatten(news), treedef.unflatten(unaliased)
+
+
+def _hold(held: Collection[int | None], entries: list[Entry], state: OptState, new_state: OptState) -> Any:
+    """Return a new state in which the moments of parameters that have no update are the old ones.
+
+    | an array of the state | without an update of its parameter |
+    |---|---|
+    | a copy or an average of the params, or the memory of L-BFGS | changes |
+    | any other, such as a moment | stays |
+    | the value of the loss that a line search found | is unknown: it is that of params which have all updates |
+    | of no parameter, such as a count | changes |
+    """
+
+    def chosen(x: Entry, old: Any, new: Any) -> Any:
+        if held and x.field in x.known.at_next_params:
+            return jnp.full_like(new, jnp.inf)
+        return old if x.param in held and x.field not in x.known.always_changes else new
+
+    olds, treedef = jtu.tree_flatten(state)
+    return treedef.unflatten(map(chosen, entries, olds, jtu.tree_leaves(new_state)))
+
+
+def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
+    """Return the gradient of each leaf, None where it is missing; raise an error for one that does not fit."""
+    try:
+        parts = flatten_updates(flat.treedef, updates)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. update takes (updates, state, params), in this order, and updates have the structure of the "
+            "params"
+        ) from None
+    gradients = [None if is_hole(x) or has_no_update(x) else x for x in parts]
+    pairs = zip(flat.is_trained, gradients, strict=True)
+    if not jtu.all_leaves([x for is_trained, x in pairs if is_trained and x is not None]):
+        raise TypeError(f"the updates do not fit the params: {updates_mismatch(flat.treedef, updates, 'updates')}")
+    are_toys = all(isinstance(x, int) for x in flat.leaves)  # Optax has params that are ints, with gradients of ints
+    for i, x in enumerate(gradients):
+        if x is not None and flat.is_trained[i]:
+            _check_gradient(flat, i, x, has_params)
+        elif x is not None and not (are_toys and isinstance(x, int)):
+            _check_no_gradient(flat, i, x)
+    return gradients
+
+
+def _check_gradient(flat: Flat, i: int, x: Any, has_params: bool) -> None:
+    """Raise an error unless the gradient of the i-th leaf, which is trained, is an array that fits it."""
+    array = flat.arrays[i]
+    if not has_dtype(x) and not is_parameter(x):
+        raise TypeError(f"the gradient at {_path(flat, i)} must be an array, found {describe_value(x)}")
+    if is_complex(x) and not is_complex(array):
+        raise TypeError(f"the gradient at {_path(flat, i)} is complex, and the param is real: pass its real part")
+    # Gradients of single examples, as for differential privacy, have more axes in front.
+    if has_params and shape_of(x)[len(shape_of(x)) - array.ndim :] != array.shape:
+        raise ValueError(
+            f"the gradient at {_path(flat, i)} has shape {shape_of(x)}, and its parameter {array.shape}. Pass the "
+            "gradients of these params to update"
+        )
+
+
+def _check_no_gradient(flat: Flat, i: int, x: Any) -> None:
+    """Raise an error if the i-th leaf, which is not trained, has a gradient; if its class froze it, that is dropped."""
+    if is_parameter(x) and not flat.can_train[i]:
+        raise TypeError(
+            f"there is a gradient ({describe(x)}) at {_path(flat, i)}, which is {describe(flat.leaves[i])}, and is not "
+            "trained: only floating-point and complex arrays are. Pass None as its gradient; or, to train it, make it "
+            "such an array before init, with jnp.asarray(x, float)"
+        )
+
+
+def _path(flat: Flat, i: int) -> str:
+    return leaf_path_text(flat.tree, i, is_hole)
