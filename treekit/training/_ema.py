@@ -17,8 +17,8 @@ from treekit._names.key_path import path_text
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.known_states import Known, declare
-from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
 from treekit.optax._kernel.transformation import Core, GradientTransformation
+from treekit.optax._wrappers.state_values import ancestors, replace_params, states_in
 from treekit.optax._wrappers.traced import named_schedule
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.prefix import flatten_updates
 from treekit.optax._kernel.state_map import map_state, numbers_of_leaves
-from treekit.optax._kernel.state_values import states_in
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
+from treekit.optax._wrappers.state_values import states_in
 
 _MOST_MINI_STEPS = 1000
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import optax
 
-from treekit.optax._kernel.releases import existing
 from treekit.optax._wrappers.apply import apply_updates, tree_map_params
 from treekit.optax._wrappers.conditional import apply_if_finite, conditionally_mask, conditionally_transform
 from treekit.optax._wrappers.inject import inject_hyperparams
 from treekit.optax._wrappers.lbfgs import lbfgs, value_and_grad_from_state
 from treekit.optax._wrappers.monitor import monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps
+from treekit.optax._wrappers.releases import existing
 from treekit.optax._wrappers.schedule_free import schedule_free_eval_params
 from treekit.optax._wrappers.select import freeze, masked, partition, selective_transform
 from treekit.optax._wrappers.tree_set import tree_set

@@ -14,7 +14,7 @@ from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_inexact_parameter, is_parameter
 from treekit._select.filter import combine, partition
-from treekit.optax._kernel.releases import existing
+from treekit.optax._wrappers.releases import existing
 
 _OF_TREE = """
     add add_scale allclose batch_shape bias_correction cast cast_like clip conj div dtype full_like max min mul norm

@@ -9,11 +9,11 @@ from treekit._base.dtype import cast_like, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.in_place import is_known, run_if, trace
 from treekit.optax._kernel.preserve import preserving
-from treekit.optax._kernel.state_values import states_in
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
+from treekit.optax._wrappers.in_place import is_known, run_if, trace
 from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
+from treekit.optax._wrappers.state_values import states_in
 from treekit.optax._wrappers.traced import named_schedule
 
 

@@ -15,10 +15,10 @@ from treekit._select.filter import combine
 from treekit._text.describe import describe
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
-from treekit.optax._kernel.state_values import states_in
 from treekit.optax._kernel.trained import trained
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._kernel.types import ValueAndGradFn
+from treekit.optax._wrappers.state_values import states_in
 from treekit.optax._wrappers.traced import named_schedule
 
 V = TypeVar("V")

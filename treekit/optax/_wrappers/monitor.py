@@ -11,8 +11,8 @@ from treekit._base.types import Params, Updates
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.holes import is_params_placeholder
-from treekit.optax._kernel.releases import MonitorState
 from treekit.optax._kernel.transformation import Core, GradientTransformation
+from treekit.optax._wrappers.releases import MonitorState
 
 if TYPE_CHECKING:
     Measures = Mapping[str, Callable[[Any], Any] | Callable[[Any, Any], Any] | optax.GradientTransformationExtraArgs]

@@ -23,9 +23,9 @@ from treekit._base.types import HasDtype, OptState, Params, Updates
 from treekit._compare.prefix import flatten_up_to
 from treekit._names.key_path import leaf_path_text
 from treekit._text.describe import describe, describe_value
-from treekit.optax._kernel.in_place import computed_once, run_step_if
 from treekit.optax._kernel.known_states import declare, known
 from treekit.optax._kernel.transformation import Core
+from treekit.optax._wrappers.in_place import computed_once, run_step_if
 from treekit.optax._wrappers.traced import named_schedule
 
 _SEQUENCES: Any = (tuple, list)

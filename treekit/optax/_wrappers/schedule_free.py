@@ -10,7 +10,7 @@ from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState
 from treekit._names.key_path import path_text
 from treekit.optax._kernel.known_states import known_of
-from treekit.optax._kernel.state_values import ancestors, replace_params, states_in
+from treekit.optax._wrappers.state_values import ancestors, replace_params, states_in
 
 T = TypeVar("T")
 
