@@ -1,6 +1,7 @@
 """How is a class made a node?
 
 - `decorator`: `node` and `field`; `register`: the same for a class that exists; `factory`: is what it makes sound?
+- `allowed`: may a class be a node?
 - `create`: what runs when an instance is created, once? `copy_arguments`: which of its arguments are copied first?
   `captured`: which instances do its functions capture?
 - `pickling`: how is an instance copied and pickled, without its code?

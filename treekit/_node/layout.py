@@ -3,11 +3,9 @@
 import contextlib
 import dataclasses
 import inspect
-import keyword
 import textwrap
 import threading
-import types
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +13,7 @@ import jax
 
 from treekit._base.jax import jtu
 from treekit._base.layouts import LAYOUT, layout_of
+from treekit._node.allowed import already_a_node, is_slot, undeclared
 from treekit._node.pickling import attributes_of, copies_in_its_own_way, deepcopy_node
 from treekit._node.static import STATIC, Interned, StaticFields
 
@@ -81,7 +80,7 @@ class Layout:
         self.names = tuple(names)
         self.meta = tuple(name for name in names if name in meta)
         self.data = tuple(name for name in names if name not in meta)
-        self.slots = frozenset(name for base in cls.__mro__ for name in vars(base) if _is_slot(cls, name))
+        self.slots = frozenset(name for base in cls.__mro__ for name in vars(base) if is_slot(cls, name))
         self.creation = creation
         self.remembers = creation is not None and creation.remembers and bool(meta)
         self.intern = Interned(cls, self.names, self.meta, remembers=self.remembers).get
@@ -142,19 +141,6 @@ def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creati
         return layout
 
 
-def undeclared(cls: type[Any], names: Collection[str], attributes: Iterable[str]) -> list[str]:
-    """Return the attributes that are not fields, apart from what Python stores on instances.
-
-    A `functools.cached_property` stores its value under its own name, and `A[int](...)` stores `__orig_class__`.
-    """
-
-    def is_stored_by_python(name: str) -> bool:
-        attribute: object = inspect.getattr_static(cls, name, None)
-        return name == "__orig_class__" or hasattr(type(attribute), "__set_name__")
-
-    return [name for name in attributes if name not in names and not is_stored_by_python(name)]
-
-
 registering = threading.RLock()
 
 
@@ -172,62 +158,6 @@ def rollback_on_error(cls: type[Any]) -> Generator[None]:
                 if vars(cls).get(name) is not value:
                     type.__setattr__(cls, name, value)
             raise
-
-
-def check_free(cls: object) -> None:
-    """Raise a TypeError unless a class can become a node: it is not one yet, and `object.__new__` can create it."""
-    if not inspect.isclass(cls):
-        raise TypeError(f"only a class can become a node, found {cls!r}")
-    if LAYOUT in vars(cls):
-        raise already_a_node(cls, "treekit")
-    if inspect.isabstract(cls):
-        return  # an abstract class has no instances to test
-    try:
-        blank = object.__new__(cls)
-    except TypeError as error:
-        raise TypeError(
-            f"{cls.__qualname__} cannot be a node: it extends a class written in C, which must create its instances "
-            f"itself ({error}). Store such an object in a field instead"
-        ) from error
-    if not jtu.all_leaves([blank]):  # this does not call a flatten function
-        raise already_a_node(cls, "JAX")
-
-
-def already_a_node(cls: type[Any], by: str) -> TypeError:
-    return TypeError(
-        f"{cls.__qualname__} is a pytree node already, registered with {by}. A class can be registered only once: "
-        "remove the other registration, or the base class that does it"
-    )
-
-
-def check_names(cls: type[Any], names: Iterable[object]) -> None:
-    """Raise a TypeError for a name that cannot be an attribute, since the names are written into code."""
-    for name in names:
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-            raise TypeError(f"field {name!r} of {cls.__qualname__} is not a valid attribute name")
-
-
-def check_fields(cls: type[Any], names: Collection[str], *, slots: bool) -> None:
-    """Raise a TypeError unless every field can be read and set without running code of the class.
-
-    Args:
-        cls: the class.
-        names: the names of its fields.
-        slots: whether a field may be one of the class's `__slots__`.
-    """
-    check_names(cls, names)
-    for name in names:
-        where = f"field {name!r} of {cls.__qualname__}"
-        attribute: object = inspect.getattr_static(cls, name, None)
-        is_slot = _is_slot(cls, name)
-        if hasattr(type(attribute), "__set__") and not is_slot:
-            raise TypeError(
-                f"{where} is of type {type(attribute).__name__}; name the attribute that it stores its value in"
-            )
-        if is_slot and not slots:
-            raise TypeError(f"{where} is one of its __slots__, and node stores fields in a __dict__; use register_node")
-        if not (is_slot or cls.__dictoffset__):
-            raise TypeError(f"{where} is not one of its __slots__, and its instances have no __dict__")
 
 
 _FLATTEN = """
@@ -304,7 +234,7 @@ def generate_flatten(layout: Layout) -> tuple[Callable[..., Any], Callable[..., 
 def generate_rebuild(layout: Layout) -> Callable[..., Any]:
     """Generate `rebuild`, from (static, children) to an instance."""
     cls, names = layout.cls, (*layout.data, *layout.meta)
-    if not cls.__dictoffset__ or any(_is_slot(cls, name) for name in names):
+    if not cls.__dictoffset__ or any(is_slot(cls, name) for name in names):
 
         def rebuild(static: Any, children: Any) -> Any:  # a loop is as fast as generated code here
             self = object.__new__(cls)
@@ -320,10 +250,6 @@ def generate_rebuild(layout: Layout) -> Callable[..., Any]:
     # Not through `object.__setattr__`, which would first look the name up in the class.
     set_dict = next(vars(base)["__dict__"].__set__ for base in cls.__mro__ if "__dict__" in vars(base))
     return _run(source, "rebuild", cls, {"cls": cls, "new": object.__new__, "set_dict": set_dict})
-
-
-def _is_slot(cls: type[Any], name: str) -> bool:
-    return isinstance(inspect.getattr_static(cls, name, None), types.MemberDescriptorType)
 
 
 def _run(source: str, name: str, cls: type[Any], scope: dict[str, Any]) -> Callable[..., Any]:

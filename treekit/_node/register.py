@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast, overload
 
 from treekit._base.layouts import layout_of
+from treekit._node.allowed import check_fields, check_free
 from treekit._node.decorator import is_static
-from treekit._node.layout import check_fields, check_free, register, rollback_on_error
+from treekit._node.layout import register, rollback_on_error
 
 T = TypeVar("T")
 

@@ -1,14 +1,9 @@
-"""`inject_hyperparams`: store hyperparameters in the state, where you can read and change them while training.
-
-Is an argument of a factory a number, a schedule, or static? Its type, and the name, annotation and default of its
-parameter decide (`classify`). Nothing is called to find out.
-"""
+"""`inject_hyperparams`: store hyperparameters in the state, where you can read and change them while training."""
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,15 +14,15 @@ from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, Wr
 from treekit._arrays.round import widen
 from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen, unshared
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.predicates import is_array, is_inexact_array, is_narrow, is_real_number, is_traced, is_truly_callable
+from treekit._base.predicates import is_array, is_inexact_array, is_narrow, is_real_number, is_traced
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._select.filter import TreeSpec
 from treekit._text.describe import describe, describe_error, describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._wrappers.call import Call, bind_original, converted
-from treekit.optax._wrappers.parameters import Parameter, read_signature
+from treekit.optax._wrappers.kinds import Argument, Kind, kinds_of, named_arguments, names_of_parameters
+from treekit.optax._wrappers.parameters import read_signature
 from treekit.optax._wrappers.traced import HAS_NO_VALUE, named_schedule
 
 
@@ -104,129 +99,20 @@ def inject_hyperparams(
             f"inject_hyperparams(optax.adam)(1e-3), found {describe_value(inner_factory)}"
         )
     signature, _ = read_signature(inner_factory)
-    static = _names_of_parameters("static_args", static_args, signature)
-    required = None if only is None else _names_of_parameters("only", only, signature)
+    static = names_of_parameters("static_args", static_args, signature)
+    required = None if only is None else names_of_parameters("only", only, signature)
     if both := sorted(static & (required or set())):
         raise ValueError(f"`static_args` and `only` both name {', '.join(both)}")
 
     @functools.wraps(inner_factory)
     def factory(*args: object, **kwargs: object) -> GradientTransformation[InjectStatefulHyperparamsState]:
         call = bind_original(inner_factory, args, kwargs)
-        arguments = _named_arguments(call, static, required)
-        kinds = _kinds(call.name, arguments, static, required)
+        arguments = named_arguments(call, static, required)
+        kinds = kinds_of(call.name, arguments, static, required)
         injected = _Injected(converted(call) if call.is_of_optax else call, arguments, kinds, hyperparam_dtype)
         return at_boundary(Core(injected.init, injected.update))
 
     return factory
-
-
-def _names_of_parameters(what: str, given: Any, signature: inspect.Signature) -> set[str]:
-    if not isinstance(given, Iterable):
-        raise TypeError(
-            f"`{what}` must be the name, or names, of parameters, found {describe_value(given)}. The arguments of "
-            "`inner_factory` go to the function that is returned: inject_hyperparams(optax.adam)(1e-3)"
-        )
-    names: set[str] = {given} if isinstance(given, str) else {*given}
-    takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in signature.parameters.values())
-    if not takes_any and not names <= signature.parameters.keys():
-        raise ValueError(
-            f"`{what}` must specify a subset of `inner_factory`'s parameters. "
-            f"Given `{what}`: {sorted(names)}. `inner_factory` parameters: {sorted(signature.parameters)}"
-        )
-    return names
-
-
-Kind = Literal["static", "number", "schedule", "undecided"]
-
-
-def classify(value: object, parameter: Parameter) -> Kind:
-    """Return whether an argument is passed on unchanged, a number or an array, or a schedule.
-
-    Its type decides, and what its parameter says: the first rule that applies.
-    """
-    if (
-        value is None
-        or isinstance(value, (bool, np.bool_, str, type))
-        or parameter.role in ("mask", "labels", "params")
-    ):
-        return "static"
-    if is_number_or_array(value):
-        return "static" if parameter.takes_only_ints and isinstance(value, (int, np.integer)) else "number"
-    if isinstance(value, StatefulSchedule):
-        return "schedule"
-    if not callable(value) or value is parameter.default or isinstance(value, TreeSpec):
-        return "static"
-    if parameter.role == "schedule":
-        return "schedule"
-    if not is_truly_callable(value):
-        return "static"
-    return "undecided" if parameter.role == "function" else "schedule"
-
-
-def is_number_or_array(value: object) -> bool:
-    """Whether an argument is a number or an array, also one of keys; bools are not numbers, arrays of them are."""
-    if isinstance(value, (int, float, complex)):
-        return not isinstance(value, bool)
-    return is_array(value) and not isinstance(value, np.bool_) and dtype_of(value) is not None
-
-
-class _Argument(NamedTuple):
-    """An argument, and what its parameter says."""
-
-    value: Any
-    parameter: Parameter
-
-
-def _named_arguments(call: Call, static: set[str], only: set[str] | None) -> dict[str, _Argument]:
-    """Return the arguments of a call by name, with defaults, and with those that `**kwargs` gathers."""
-    arguments: dict[str, _Argument] = {}
-    for name, x in call.signature.parameters.items():
-        value = call.arguments.get(name, x.default)
-        if value is inspect.Parameter.empty:
-            continue
-        if x.kind is inspect.Parameter.VAR_POSITIONAL and value and only is None and name not in static:
-            raise TypeError(
-                f"inject_hyperparams stores arguments by name, and *{name} of {call.name} gathers them without names: "
-                f"{describe_value(value)}. Inject a function that names them: lambda learning_rate: "
-                f"{call.name}(learning_rate). To pass them on unchanged: static_args={name!r}"
-            )
-        arguments[name] = _Argument(value, call.parameters[name])
-    keywords = [x for x in call.signature.parameters.values() if x.kind is inspect.Parameter.VAR_KEYWORD]
-    for name, value in call.gathered.items():
-        if name not in arguments:  # one that shares the name of a positional-only parameter is static
-            keyword = keywords[0].replace(name=name, kind=inspect.Parameter.KEYWORD_ONLY)
-            arguments[name] = _Argument(value, Parameter.of(keyword))
-    if missing := sorted((only or set()) - arguments.keys()):  # possible only with `**kwargs`
-        raise TypeError(
-            f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
-            f"are {', '.join(arguments)}"
-        )
-    return arguments
-
-
-def _kinds(factory: str, arguments: dict[str, _Argument], static: set[str], only: set[str] | None) -> dict[str, Kind]:
-    """Return what each argument is, by name, as `static_args` and `only` say, or else as `classify` does."""
-
-    def kind_of(name: str, x: _Argument) -> Kind:
-        if name in static or (only is not None and name not in only):
-            return "static"
-        kind = classify(x.value, x.parameter)
-        if only is not None:  # it names this one
-            if kind == "static" and not is_number_or_array(x.value):
-                raise TypeError(
-                    f"inject_hyperparams(..., only=...) names {name!r}, which is neither a number nor a schedule: "
-                    f"{describe_value(x.value)}"
-                )
-            return "number" if is_number_or_array(x.value) else "schedule"
-        if kind == "undecided":
-            raise TypeError(
-                f"the argument {name!r} of {factory} is {describe_value(x.value)}, and its annotation, a Callable, "
-                f"does not say whether it is a schedule. To pass it on unchanged, name it: static_args={name!r}. If it "
-                "is a schedule, list it with the other hyperparameters in `only`, or annotate it as optax.Schedule"
-            )
-        return kind
-
-    return {name: kind_of(name, x) for name, x in arguments.items()}
 
 
 class _Injected:
@@ -240,7 +126,7 @@ class _Injected:
     """
 
     def __init__(
-        self, call: Call, arguments: dict[str, _Argument], kinds: dict[str, Kind], hyperparam_dtype: DTypeLike | None
+        self, call: Call, arguments: dict[str, Argument], kinds: dict[str, Kind], hyperparam_dtype: DTypeLike | None
     ) -> None:
         self.call, self.arguments, self._hyperparam_dtype = call, arguments, hyperparam_dtype
         self.numbers = {name: x.value for name, x in arguments.items() if kinds[name] == "number"}

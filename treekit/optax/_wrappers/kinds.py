@@ -1,0 +1,127 @@
+"""Is an argument of a factory a number, a schedule, or static?
+
+Its type, and the name, annotation and default of its parameter decide (`classify`). Nothing is called to find out.
+"""
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from optax.schedules import StatefulSchedule
+
+from treekit._base.dtype import dtype_of
+from treekit._base.predicates import is_array, is_truly_callable
+from treekit._select.filter import TreeSpec
+from treekit._text.describe import describe_value
+from treekit.optax._wrappers.call import Call
+from treekit.optax._wrappers.parameters import Parameter
+
+
+def names_of_parameters(what: str, given: Any, signature: inspect.Signature) -> set[str]:
+    if not isinstance(given, Iterable):
+        raise TypeError(
+            f"`{what}` must be the name, or names, of parameters, found {describe_value(given)}. The arguments of "
+            "`inner_factory` go to the function that is returned: inject_hyperparams(optax.adam)(1e-3)"
+        )
+    names: set[str] = {given} if isinstance(given, str) else {*given}
+    takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in signature.parameters.values())
+    if not takes_any and not names <= signature.parameters.keys():
+        raise ValueError(
+            f"`{what}` must specify a subset of `inner_factory`'s parameters. "
+            f"Given `{what}`: {sorted(names)}. `inner_factory` parameters: {sorted(signature.parameters)}"
+        )
+    return names
+
+
+Kind = Literal["static", "number", "schedule", "undecided"]
+
+
+def classify(value: object, parameter: Parameter) -> Kind:
+    """Return whether an argument is passed on unchanged, a number or an array, or a schedule.
+
+    Its type decides, and what its parameter says: the first rule that applies.
+    """
+    if (
+        value is None
+        or isinstance(value, (bool, np.bool_, str, type))
+        or parameter.role in ("mask", "labels", "params")
+    ):
+        return "static"
+    if is_number_or_array(value):
+        return "static" if parameter.takes_only_ints and isinstance(value, (int, np.integer)) else "number"
+    if isinstance(value, StatefulSchedule):
+        return "schedule"
+    if not callable(value) or value is parameter.default or isinstance(value, TreeSpec):
+        return "static"
+    if parameter.role == "schedule":
+        return "schedule"
+    if not is_truly_callable(value):
+        return "static"
+    return "undecided" if parameter.role == "function" else "schedule"
+
+
+def is_number_or_array(value: object) -> bool:
+    """Whether an argument is a number or an array, also one of keys; bools are not numbers, arrays of them are."""
+    if isinstance(value, (int, float, complex)):
+        return not isinstance(value, bool)
+    return is_array(value) and not isinstance(value, np.bool_) and dtype_of(value) is not None
+
+
+class Argument(NamedTuple):
+    """An argument, and what its parameter says."""
+
+    value: Any
+    parameter: Parameter
+
+
+def named_arguments(call: Call, static: set[str], only: set[str] | None) -> dict[str, Argument]:
+    """Return the arguments of a call by name, with defaults, and with those that `**kwargs` gathers."""
+    arguments: dict[str, Argument] = {}
+    for name, x in call.signature.parameters.items():
+        value = call.arguments.get(name, x.default)
+        if value is inspect.Parameter.empty:
+            continue
+        if x.kind is inspect.Parameter.VAR_POSITIONAL and value and only is None and name not in static:
+            raise TypeError(
+                f"inject_hyperparams stores arguments by name, and *{name} of {call.name} gathers them without names: "
+                f"{describe_value(value)}. Inject a function that names them: lambda learning_rate: "
+                f"{call.name}(learning_rate). To pass them on unchanged: static_args={name!r}"
+            )
+        arguments[name] = Argument(value, call.parameters[name])
+    keywords = [x for x in call.signature.parameters.values() if x.kind is inspect.Parameter.VAR_KEYWORD]
+    for name, value in call.gathered.items():
+        if name not in arguments:  # one that shares the name of a positional-only parameter is static
+            keyword = keywords[0].replace(name=name, kind=inspect.Parameter.KEYWORD_ONLY)
+            arguments[name] = Argument(value, Parameter.of(keyword))
+    if missing := sorted((only or set()) - arguments.keys()):  # possible only with `**kwargs`
+        raise TypeError(
+            f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
+            f"are {', '.join(arguments)}"
+        )
+    return arguments
+
+
+def kinds_of(factory: str, arguments: dict[str, Argument], static: set[str], only: set[str] | None) -> dict[str, Kind]:
+    """Return what each argument is, by name, as `static_args` and `only` say, or else as `classify` does."""
+
+    def kind_of(name: str, x: Argument) -> Kind:
+        if name in static or (only is not None and name not in only):
+            return "static"
+        kind = classify(x.value, x.parameter)
+        if only is not None:  # it names this one
+            if kind == "static" and not is_number_or_array(x.value):
+                raise TypeError(
+                    f"inject_hyperparams(..., only=...) names {name!r}, which is neither a number nor a schedule: "
+                    f"{describe_value(x.value)}"
+                )
+            return "number" if is_number_or_array(x.value) else "schedule"
+        if kind == "undecided":
+            raise TypeError(
+                f"the argument {name!r} of {factory} is {describe_value(x.value)}, and its annotation, a Callable, "
+                f"does not say whether it is a schedule. To pass it on unchanged, name it: static_args={name!r}. If it "
+                "is a schedule, list it with the other hyperparameters in `only`, or annotate it as optax.Schedule"
+            )
+        return kind
+
+    return {name: kind_of(name, x) for name, x in arguments.items()}
