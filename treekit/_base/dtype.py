@@ -79,31 +79,6 @@ def strengthen_all(tree: PyTree) -> Any:
     return tree if have_same_dtypes(leaves, leaves) else jtu.tree_map(strengthen, tree)
 
 
-def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
-    """Return arrays, with a copy of each that occurs twice or among `others`: JAX can donate an array only once."""
-    seen = set(map(id, others))
-    out: list[Any] = []
-    for x in arrays:
-        out.append(copied(x) if id(x) in seen else x)
-        seen.add(id(x))
-    return out
-
-
-def copied(x: Any) -> Any:
-    """Return a copy of an array, also of one of NumPy; anything else, such as a tracer, unchanged."""
-    if isinstance(x, OF_NUMPY):
-        return x.copy()
-    return jnp.copy(x) if is_concrete(x) else x
-
-
-def owned(x: Any) -> Any:
-    """Return an array of NumPy as one of JAX in memory of its own, which its user may change; anything else unchanged.
-
-    On CPUs, `jnp.asarray` shares the memory.
-    """
-    return jnp.array(x) if isinstance(x, OF_NUMPY) else x
-
-
 def is_concrete(x: object) -> TypeGuard[jax.Array]:
     """Whether `x` is an array of JAX with a value, not a tracer."""
     return isinstance(x, jax.Array) and not isinstance(x, Tracer)

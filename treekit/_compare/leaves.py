@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from treekit._base.dtype import OF_NUMPY, dtype_of, is_concrete, is_number, is_weak, issubdtype
 from treekit._base.jax import jtu, untyped
+from treekit._base.memory import is_deleted
 from treekit._base.types import PyTree
 from treekit._compare.exact import exact_key
-from treekit._text.describe import describe, describe_types, describe_values, is_deleted
+from treekit._text.describe import describe, describe_types, describe_values
 
 _unravel_index: Any = np.unravel_index
 _ARRAYS: Any = (jax.Array, np.ndarray)

@@ -13,12 +13,13 @@ from treekit._arrays.stack import members_of
 from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
 from treekit._base.flax import is_rng_variable, is_variable
 from treekit._base.jax import is_ref, jtu
+from treekit._base.memory import is_deleted
 from treekit._base.predicates import is_numeric_array
 from treekit._base.states import is_of_optax, is_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
-from treekit._text.describe import describe, is_deleted
+from treekit._text.describe import describe
 
 Names = tuple[str, ...]
 Group = tuple[Names, Names]  # keys and labels of states, as in `StateNode`

@@ -18,10 +18,11 @@ from jax.core import Tracer
 from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number, issubdtype, resolve_array
 from treekit._base.flax import is_variable
 from treekit._base.jax import is_ref, jnp, jtu, untyped
+from treekit._base.memory import is_deleted
 from treekit._base.predicates import is_array, is_parameter, is_traced
 from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
-from treekit._text.describe import count, describe, describe_function, describe_value, is_deleted, refuse_class
+from treekit._text.describe import count, describe, describe_function, describe_value, refuse_class
 from treekit._text.table import Table, left_out
 
 _LINES = 500  # in str() at most

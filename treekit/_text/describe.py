@@ -7,13 +7,12 @@ import types
 from collections.abc import Callable
 from typing import Any, cast
 
-import jax
 import numpy as np
 import wadler_lindig
-from jax.core import Tracer
 
 from treekit._base.dtype import dtype_of, has_dtype
 from treekit._base.jax import jtu, untyped
+from treekit._base.memory import is_deleted
 from treekit._base.predicates import is_array
 
 _ONE_LINE = 10**9  # columns
@@ -50,11 +49,6 @@ def short_dtype(dtype: object) -> str:
     """Write a dtype, or its name, in short: `f32`."""
     name = str(dtype)
     return next((short + name.removeprefix(long) for long, short in _SHORT_DTYPES if name.startswith(long)), name)
-
-
-def is_deleted(x: object) -> bool:
-    """Whether an array has been deleted, for example by donation."""
-    return isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted()
 
 
 def describe_value(x: object) -> str:

@@ -17,8 +17,9 @@ from jaxtyping import Array, Float32, Integer, Shaped
 from treekit._arrays.codes import Codes, is_codes
 from treekit._arrays.map import check_shapes
 from treekit._arrays.round import RandomBits, is_inexact_dtype, spread_bits
-from treekit._base.dtype import cast_like, copied
+from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.memory import copied
 from treekit._base.types import OptState
 from treekit._compare.diff import tree_diff
 

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import optax
 
-from treekit._base.dtype import copied, dtype_of, issubdtype
+from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.flax import is_nnx_optimizer
 from treekit._base.jax import jnp, jtu
+from treekit._base.memory import copied
 from treekit._base.predicates import is_traced
 from treekit._base.states import is_known_state
 from treekit._base.tree import is_mapping

@@ -10,9 +10,10 @@ from typing import Any
 
 import optax
 
-from treekit._base.dtype import strengthen_all, unshared
+from treekit._base.dtype import strengthen_all
 from treekit._base.flax import is_nnx_state
 from treekit._base.jax import jtu, untyped
+from treekit._base.memory import unshared
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.nodes import in_nodes_of
 from treekit.optax._kernel.crossing import Crossing

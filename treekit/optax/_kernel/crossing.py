@@ -3,8 +3,9 @@
 from collections.abc import Collection
 from typing import Any
 
-from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of, unshared
+from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of
 from treekit._base.jax import jnp, jtu
+from treekit._base.memory import unshared
 from treekit._base.predicates import is_numeric_array, is_parameter
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import optax
 
-from treekit._base.dtype import has_dtype, owned, stands_for_array
+from treekit._base.dtype import has_dtype, stands_for_array
 from treekit._base.flax import is_nnx_module
 from treekit._base.jax import is_ref, jtu
+from treekit._base.memory import owned
 from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
 from treekit._base.states import is_known_state
 from treekit._base.tree import one_level

@@ -12,8 +12,9 @@ from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
 
 from treekit._arrays.round import widen
-from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen, unshared
+from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen
 from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.memory import unshared
 from treekit._base.predicates import is_array, is_inexact_array, is_narrow, is_real_number, is_traced
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._text.describe import describe, describe_error, describe_value

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from treekit._arrays.map import cast_tree_like
-from treekit._base.dtype import copied, shape_of
+from treekit._base.dtype import shape_of
 from treekit._base.flax import is_variable
 from treekit._base.jax import is_ref, jtu
+from treekit._base.memory import copied
 from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree

@@ -8,8 +8,9 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
-from treekit._base.dtype import cast_like, check_fits, copied, dtype_of, is_weak, strengthen, unshared
+from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, strengthen
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.memory import copied, unshared
 from treekit._base.predicates import is_array, is_real_number
 
 S = TypeVar("S")

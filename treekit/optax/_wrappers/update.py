@@ -7,8 +7,9 @@ import jax
 from jax.typing import ArrayLike
 
 from treekit._arrays.map import cast_tree_like, check_shapes
-from treekit._base.dtype import cast_like, copied, dtype_of, is_weak, promoted_dtype, resolve_array
+from treekit._base.dtype import cast_like, dtype_of, is_weak, promoted_dtype, resolve_array
 from treekit._base.jax import jnp, jtu
+from treekit._base.memory import copied
 from treekit._base.predicates import is_array, is_inexact_parameter, is_parameter, is_real_number
 from treekit._base.tree import is_none
 from treekit._base.types import PyTree
