@@ -212,19 +212,29 @@ def _number_of_entries(leaf: Leaf, rule: Rule) -> int:
 
 
 def _slot(leaf: Leaf, rule: Rule, spans: Sequence[tuple[int, int]], name: str, there: Slot | None) -> Slot:
-    """Return the slot of an old leaf that is renamed to `name`, which is the name of a new leaf if that has a slot."""
+    """Return the slot of an old leaf that is renamed to `name`, where a new leaf may have the slot `there`.
+
+    The first row that holds:
+
+    | the leaf, and the rule | its slot |
+    |---|---|
+    | in no state | none: by name |
+    | from `**…` to `**…`, and its new name is below its own state | that of its new name in this state |
+    | the rule writes out the name of the outermost state, or more | none: by name |
+    | the rule ends with that name, and the new leaf is of the same class and field | none: by name |
+    | the rule is about keys above the outermost state | its own, below other keys |
+    """
     state, by_name = leaf.state, Slot(below=name)
     if not leaf.slot.kind:
         return by_name
     if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(state.start):
         return state.slot(name)
-    # What is below the outermost state keeps its names: `rename` is about the keys above it.
     depth = len(state.outer)
     ends_alike = rule.pattern.endswith("**") and rule.target.endswith("**")
-    begin = spans[-1][0] if ends_alike else len(leaf.name)
+    written_out = spans[-1][0] if ends_alike else len(leaf.name)  # how much of the old name the rule writes out
     is_of_same_field = there is not None and (there.kind, there.below) == (leaf.slot.kind, leaf.slot.below)
-    if begin > depth or (begin == depth and is_of_same_field):
+    if written_out > depth or (written_out == depth and is_of_same_field):
         return by_name
-    above = name[: len(name) - len(leaf.name) + depth]
+    above = name[: len(name) - len(leaf.name) + depth]  # what is below the outermost state keeps its names
     keys = tuple(part for part in above.split(".") if part and not part.isdecimal())
     return leaf.slot._replace(keys=keys)
