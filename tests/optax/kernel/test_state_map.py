@@ -1,5 +1,6 @@
 """`map_state`: which array of a state belongs to which parameter."""
 
+import sys
 from typing import Any
 
 import jax
@@ -8,7 +9,9 @@ import optax
 import pytest
 
 import treekit.optax as tko
+from tests.releases import needs
 from treekit import training
+from treekit.optax._kernel.known_states import _KNOWN
 from treekit.optax._kernel.state_map import map_state
 
 PARAMS = {"b": jnp.ones(2), "w": jnp.ones((2, 3))}
@@ -90,3 +93,13 @@ def test_several_arrays_of_one_parameter() -> None:
     found = map_state(tko.lbfgs(memory_size=2).init(PARAMS), PARAMS)
     memory = [entry for entry in found if entry.field == "diff_params_memory"]
     assert [entry.param for entry in memory] == [0, 1]
+
+
+@needs("optax>=0.2.8")
+def test_what_is_known_is_of_fields_that_classes_have() -> None:
+    """A name that is wrong, or that Optax has changed, would silently say nothing."""
+    modules = [vars(module) for name, module in [*sys.modules.items()] if name.startswith(("optax.", "treekit."))]
+    classes: dict[str, Any] = {name: x for names in modules for name, x in names.items() if isinstance(x, type)}
+    for name, known in _KNOWN.items():
+        fields = [field for value in known if isinstance(value, tuple) for field in value]
+        assert set(fields) <= set(classes[name]._fields), name
