@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._arrays.codes import Codes
 from treekit._arrays.stack import members_of
 from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
 from treekit._base.flax import is_rng_variable, is_variable
@@ -87,7 +86,6 @@ class Leaf:
         index: its position among the leaves of the tree.
         state: the innermost optimizer state that it belongs to.
         slot: what a leaf of the other tree has in common with it.
-        is_code: whether its array has codes, not numbers.
         is_asked: whether a strict graft asks for an old value.
     """
 
@@ -96,7 +94,6 @@ class Leaf:
     index: int
     state: StateNode
     slot: Slot
-    is_code: bool
     is_asked: bool
 
     @functools.cached_property
@@ -117,9 +114,9 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
     positions = itertools.count()
     # The nodes to visit, from the last: their names with a dot, the keys that lead there, the states that they are in,
     # whether their arrays have codes, and whether a strict graft may ask for them.
-    todo: list[tuple[Any, str, Names, StateNode, bool, bool]] = [(tree, "", (), StateNode(), False, True)]
+    todo: list[tuple[Any, str, Names, StateNode, bool]] = [(tree, "", (), StateNode(), True)]
     while todo:
-        x, start, keys, state, is_code, is_asked = todo.pop()
+        x, start, keys, state, is_asked = todo.pop()
         name = start[:-1]
         if are_read and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
             x = {key: x[key] for key in x}
@@ -129,10 +126,10 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
                 above, outer = (state.keys, state.outer) if state.kind else (keys, start)
                 state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
             has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
-            is_code, is_asked = is_code or isinstance(x, Codes), is_asked and not is_rng_variable(x)
+            is_asked = is_asked and not is_rng_variable(x)
             for text, child in reversed(keyed_children(x)):
                 there = (*keys, str(text)) if has_keys else keys
-                todo.append((child, start_below(start, text), there, state, is_code, is_asked))
+                todo.append((child, start_below(start, text), there, state, is_asked))
             continue
         index = next(positions)
         value = _as_array(x, name) if are_read or is_ref(x) else x
@@ -150,7 +147,7 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
             )
         # A key may stay as it is; what has only a shape may not.
         is_asked = isinstance(value, jax.ShapeDtypeStruct) or (is_asked and is_numeric_array(value))
-        leaves[name] = Leaf(name, value, index, state, state.slot(name), is_code, is_asked)
+        leaves[name] = Leaf(name, value, index, state, state.slot(name), is_asked)
     return list(leaves.values())
 
 

@@ -56,7 +56,7 @@ def _carried(leaf: Leaf, source: Source, choices: Choices, cast: bool) -> Any:
             raise ValueError(
                 f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
             )
-    if dtype_of(old) != dtype_of(new) and (not cast or any(x.is_code for x in (leaf, *source.leaves))):
+    if dtype_of(old) != dtype_of(new) and not cast:
         return Refused(old)
     value = _cast(old, new)
     return Refused(old, is_changed=True) if value is None else value

@@ -11,8 +11,6 @@ import typing as _typing
 from treekit._arrays.round import stochastic_round as stochastic_round
 from treekit.optax._kernel.misfit import StateError as StateError
 from treekit.optax._wrappers.rounds import WeightedMultiStepsState as WeightedMultiStepsState
-from treekit.training._eight_bits import decode_state as decode_state
-from treekit.training._eight_bits import encode_state as encode_state
 from treekit.training._ema import get_params_ema as get_params_ema
 from treekit.training._ema import params_ema as params_ema
 from treekit.training._hyperparams import get_hyperparams as get_hyperparams

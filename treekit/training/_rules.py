@@ -1,6 +1,5 @@
 """In which dtype does `store_state` store each array of a state?"""
 
-import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -8,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 from jax.typing import DTypeLike
 
-from treekit._arrays.codes import is_codes
 from treekit._arrays.round import is_inexact_dtype
 from treekit._base.dtype import issubdtype
 from treekit._base.jax import jnp, jtu
@@ -20,7 +18,6 @@ from treekit._names.pattern_set import undecided
 from treekit._names.patterns import is_match
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.state_map import Entry, map_state
-from treekit.training._eight_bits import is_code_dtype
 
 # One dtype for all floating-point state, or one for each accumulator, by name or by pattern. To mypy, a dict with names
 # and patterns has keys of type object.
@@ -29,19 +26,16 @@ if TYPE_CHECKING:
 else:
     StateDtype = Any  # so that our own error, which names the entry, precedes that of a run-time checker
 
-_SMALLEST = 4096  # an array of fewer elements is not stored in codes: it has little to save, and often a large effect
-
-
 _Pair: TypeAlias = tuple[Any, Entry]  # an array of a state, or its `Codes`, and what is known of it
 
 
 def with_entries(state: OptState, params: Params) -> list[_Pair]:
     """Return each array of a state, with what is known of it."""
-    return list(zip(jtu.tree_leaves(state, is_leaf=is_codes), map_state(state, params), strict=True))
+    return list(zip(jtu.tree_leaves(state), map_state(state, params), strict=True))
 
 
 def path_of(x: object, entry: Entry) -> str:
-    return path_name(entry.path[:-1] if is_codes(x) else entry.path)  # the entry is of the array in the `Codes`
+    return path_name(entry.path)
 
 
 class Rules:
@@ -65,7 +59,7 @@ class Rules:
         by_key: a dtype for each field or pattern, in the order of the user.
     """
 
-    def __init__(self, dtype: StateDtype, rounding: str) -> None:
+    def __init__(self, dtype: StateDtype) -> None:
         given: Any = dtype
         self.for_all: Any = None if is_mapping(given) else given
         self.by_key: dict[Any, Any] = dict(given) if is_mapping(given) else {}
@@ -74,17 +68,11 @@ class Rules:
         for key, each in self.by_key.items():
             if not isinstance(key, (str, re.Pattern)):
                 raise TypeError(f"dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
-            if not is_code_dtype(each):
-                _check_dtype(each, f"dtype[{key!r}]")
-            elif rounding != "stochastic":
-                raise ValueError(
-                    f"dtype[{key!r}] is {jnp.dtype(each)}, which needs rounding='stochastic': rounded to nearest, a "
-                    "moment in 8 bits does not follow the gradients"
-                )
+            _check_dtype(each, f"dtype[{key!r}]")
 
     def stored_dtype(self, x: Any, entry: Entry) -> Any:
         """Return the dtype in which an array is stored; None for a Python number."""
-        own = jnp.dtype(jnp.float32) if is_codes(x) else dtype_if_array(x)  # that of the numbers, not of their codes
+        own = dtype_if_array(x)
         if not _is_number(x) or issubdtype(own, jnp.complexfloating):
             return own
         if self.for_all is not None:
@@ -92,9 +80,7 @@ class Rules:
         keys = self.keys_of(x, entry)
         if not keys or self.why_refused(x, entry, self.by_key[keys[0]]):
             return own
-        wanted = _canonical(self.by_key[keys[0]])
-        is_too_small = is_code_dtype(wanted) and math.prod(x.shape) < _SMALLEST
-        return jnp.promote_types(own, jnp.float32) if is_too_small else wanted
+        return _canonical(self.by_key[keys[0]])
 
     def _dtype_for_all(self, own: Any, entry: Entry, *, is_scalar: bool) -> Any:
         wanted = _canonical(self.for_all)
@@ -144,7 +130,7 @@ class Rules:
 
 def _is_number(x: object) -> bool:
     """Whether a rule may be about an array: it has floating-point or complex numbers, or the codes of some."""
-    return is_codes(x) or can_be_trained(x)
+    return can_be_trained(x)
 
 
 def dtype_if_array(x: Any) -> Any:

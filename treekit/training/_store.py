@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, overload
 
-from treekit._arrays.codes import Codes, is_codes
 from treekit._arrays.map import dtype_preserving_tree_map
 from treekit._arrays.round import bits_like, hash_bits, round_by, widen
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
@@ -25,7 +24,6 @@ from treekit.optax._kernel.preserve import like_updates, preserving
 from treekit.optax._kernel.state_map import Entry
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._kernel.types import S
-from treekit.training._eight_bits import decoded, encode, is_code_dtype
 from treekit.training._rules import Rules, StateDtype, dtype_if_array, path_of, with_entries
 
 
@@ -126,7 +124,7 @@ def store_state(
         raise ValueError(f"rounding must be 'nearest' or 'stochastic', found {describe_value(rounding)}")
     if type(seed) is not int:
         raise TypeError(f"seed must be an int, found {describe_value(seed)}")
-    rules, core = Rules(dtype, rounding), core_of(inner)
+    rules, core = Rules(dtype), core_of(inner)
     if dtype is None and rounding == "nearest":
         return at_boundary(core)
     described = f"store_state(dtype={describe_value(dtype)}, rounding={rounding!r})"
@@ -176,29 +174,25 @@ def _rounding_at_random(inner: Core, rules: Rules, described: str, seed: int) ->
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         like = updates if params is None else params
         if not isinstance(state, StochasticRoundingState):
-            raise _wrong_class(state, rules, inner_init, like)
+            raise _wrong_class(state, inner_init, like)
         _check_state(state.inner_state, rules, inner_init, like)
-        inputs = widen(updates), widen(decoded(state.inner_state)), widen(params)
+        inputs = widen(updates), widen(state.inner_state), widen(params)
         new_updates, new_state = inner_update(*inputs, **extra)
         random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, state.rounding_count)
         # Updates and state as one tree, in which each array has a number, and so bits of its own.
         likes = like_updates(updates, params, new_updates), state.inner_state
-        bits_of_each = bits_like(likes, random_bits, is_leaf=is_codes)
-        rounded: Any = dtype_preserving_tree_map(
-            _round_array, likes, (new_updates, new_state), bits_of_each, is_leaf=is_codes
-        )
+        bits_of_each = bits_like(likes, random_bits)
+        rounded: Any = dtype_preserving_tree_map(_round_array, likes, (new_updates, new_state), bits_of_each)
         return rounded[0], StochasticRoundingState(state.rounding_count + 1, rounded[1])
 
     return Core(init, update)
 
 
-def _wrong_class(state: OptState, rules: Rules, init: Callable[[Any], Any], params: Params) -> StateError:
+def _wrong_class(state: OptState, init: Callable[[Any], Any], params: Params) -> StateError:
     """Return the error of a state that stochastic rounding did not make."""
     advice = " Make it again with init"
     if _fits(state, init, params):
         advice = " Put this one into it: optimizer.init(params)._replace(inner_state=state)"
-        if any(map(is_code_dtype, rules.by_key.values())):
-            advice += ", and encode that: training.encode_state(…, optimizer.init(params))"
     return StateError(
         "rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
         f"{type(state).__name__}.{advice}"
@@ -207,8 +201,6 @@ def _wrong_class(state: OptState, rules: Rules, init: Callable[[Any], Any], para
 
 def _round_array(old: Any, new: Any, random_bits: Any) -> Any:
     """Return a new array in the dtype of the old one, or in its codes, rounded at random where it is narrow."""
-    if is_codes(old):
-        return Codes(encode(new, old.dtype, random_bits))
     is_float = is_narrow(old) and issubdtype(dtype_of(new), jnp.floating)
     return round_by(random_bits, new, old.dtype) if is_float else new
 
@@ -243,7 +235,7 @@ def _cast_first_state(state: OptState, rules: Rules, params: Params) -> Any:
         dtype = rules.stored_dtype(x, entry)
         if dtype == dtype_if_array(x):
             return x
-        return Codes(encode(x, dtype)) if is_code_dtype(dtype) else lax.convert_element_type(x, dtype)
+        return lax.convert_element_type(x, dtype)
 
     return jtu.tree_structure(state).unflatten(itertools.starmap(cast, arrays))
 
@@ -258,33 +250,16 @@ def _check_state(state: OptState, rules: Rules, init: Callable[[Any], Any], para
         return
     advice = "Make it again with init"
     if _fits(state, init, params):
-        has_codes = any(dtype is not None and is_code_dtype(dtype) for dtype in dtypes)
-        advice += f", or convert it: {_conversion([(x, dtype) for x, _, dtype in wrong], has_codes=has_codes)}"
+        advice += ", or convert it: treekit.graft(optimizer.init(params), state, cast=True)[0]"
     x, entry, dtype = wrong[0]
     raise StateError(
         f"this state has {x.dtype} at {path_of(x, entry)}, where this transformation stores {dtype}. {advice}"
     )
 
 
-def _conversion(wrong: list[tuple[Any, Any]], *, has_codes: bool) -> str:
-    """Say what converts a state, given each array that is stored in a wrong dtype, with the right one.
-
-    First all codes become numbers of f32, then numbers are cast, or become codes.
-
-    Args:
-        wrong: those arrays, and dtypes.
-        has_codes: whether the state shall have codes, of these arrays or of others.
-    """
-    state = "training.decode_state(state)" if any(is_codes(x) for x, _ in wrong) else "state"
-    if has_codes:
-        return f"training.encode_state({state}, optimizer.init(params))"
-    are_right_then = all(is_codes(x) and dtype == jnp.float32 for x, dtype in wrong)
-    return state if are_right_then else f"treekit.graft(optimizer.init(params), {state}, cast=True)[0]"
-
-
 def _fits(state: OptState, init: Callable[[Any], Any], params: Params) -> bool:
     """Whether a state, once it is decoded, has the structure of the one that `init` makes."""
     with contextlib.suppress(Exception):  # codes that were cast cannot be decoded, and init may raise anything
         wanted = untyped.eval_shape(init, params)
-        return bool(jtu.tree_structure(decoded(state)) == jtu.tree_structure(wanted))
+        return bool(jtu.tree_structure(state) == jtu.tree_structure(wanted))
     return False

@@ -4,7 +4,6 @@ from typing import Any
 
 import optax
 
-from treekit._arrays.codes import is_codes
 from treekit._base.jax import jtu
 from treekit._base.types import Params
 
@@ -17,11 +16,6 @@ optax.tree_map_params(_PLACEHOLDER.append, jtu.tree_leaves, None)
 def is_hole(x: object) -> bool:
     """Whether `x` is what a tree has for a leaf, or a subtree, that is left out: None or a MaskedNode."""
     return x is None or isinstance(x, optax.MaskedNode)
-
-
-def is_hole_or_codes(x: object) -> bool:
-    """Whether `x` is what a tree like the params has in a state instead of an array: a hole, or 8-bit codes."""
-    return is_hole(x) or is_codes(x)
 
 
 def is_params_placeholder(params: Params) -> bool:

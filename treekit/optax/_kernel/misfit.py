@@ -7,7 +7,6 @@ from typing import Any
 
 import optax
 
-from treekit._arrays.codes import is_codes
 from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
 from treekit._base.flax import is_nnx_module
 from treekit._base.jax import jnp, jtu, untyped
@@ -105,11 +104,7 @@ def check_fit_if_integers(init: Callable[[Any], Any], state: OptState, params: P
     which have an axis for its members, would be broadcast; and integers in place of moments would be computed with as
     floats. Both are arrays of integers with axes, so only states that have such an array are compared.
     """
-    may_misfit = any(map(_is_integers, jtu.tree_leaves(state)))  # asked first, since that is fast
-    if params is None or not may_misfit:
-        return
-    # Codes are integers too, and are not computed with.
-    if not any(map(_is_integers, jtu.tree_leaves(state, is_leaf=is_codes))):
+    if params is None or not any(map(_is_integers, jtu.tree_leaves(state))):  # asked first, since that is fast
         return
     if differences := _differences(init, state, params):
         raise _state_error(differences)

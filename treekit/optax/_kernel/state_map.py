@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from treekit._arrays.codes import is_codes
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.flax import is_variable
 from treekit._base.jax import jnp, jtu
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
 from treekit._names.key_path import flatten_with_path
-from treekit.optax._kernel.holes import is_hole, is_hole_or_codes
+from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.known_states import Known, known, known_of
 
 
@@ -69,7 +68,7 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
             yield from at.entries(x, None)
             return
         numbers = _numbers_of_params(x, numbered, leaves)
-        if numbers is not None or is_codes(x) or jtu.all_leaves([x]):
+        if numbers is not None or jtu.all_leaves([x]):
             yield from at.entries(x, numbers)
             return
         for key, child in children_of(x).items():
@@ -124,7 +123,7 @@ def _numbers_of_params(x: object, numbered: PyTree, params: list[Any]) -> list[i
         return [0] if _is_like_array(x, params[0]) else None
     if type(x) is not type(numbered):  # asked first, since a hole would stand for all params
         return None
-    leaves, treedef = jtu.tree_flatten(x, is_leaf=is_hole_or_codes)
+    leaves, treedef = jtu.tree_flatten(x, is_leaf=is_hole)
     try:
         parts = treedef.flatten_up_to(numbered)
     except ValueError:
@@ -138,9 +137,7 @@ def _is_like_array(x: object, param: object) -> bool:
 
     L-BFGS stores several arrays for each param, along a first axis.
     """
-    leaf = x.codes if is_codes(x) else x
-    is_inexact = is_codes(x) or issubdtype(dtype_of(x), jnp.inexact)
-    if not is_inexact or not jtu.all_leaves([leaf]):
+    if not issubdtype(dtype_of(x), jnp.inexact) or not jtu.all_leaves([x]):
         return False
-    shape, wanted = shape_of(leaf), shape_of(param)
+    shape, wanted = shape_of(x), shape_of(param)
     return shape == wanted or bool(wanted and shape and shape[-len(wanted) :] == wanted)

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import optax
 
-from treekit._arrays.codes import is_codes
 from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_inexact_parameter, is_parameter
@@ -66,8 +65,6 @@ def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
         def parameters(x: object) -> Any:
             if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
                 return x
-            if any(map(is_codes, jtu.tree_leaves(x, is_leaf=is_codes))):
-                raise TypeError(f"{name} received 8-bit codes, which are not numbers: convert them with decode_state")
             kept, others = partition(x, is_counted)
             left_out.append((jtu.tree_structure(kept), others))
             return jtu.tree_map(as_leaf, kept)

@@ -5,7 +5,6 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import optax
 
-from treekit._arrays.codes import is_codes
 from treekit._arrays.map import check_shapes, dtype_preserving_tree_map
 from treekit._arrays.round import Key, bits_like, bits_of_key, round_by, widen
 from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype, resolve_array
@@ -135,7 +134,7 @@ def tree_map_params(
         return x if is_left_out(x) else f(x, *others)
 
     def stop(x: object) -> bool:
-        return is_chosen(x) or is_left_out(x) or is_codes(x)
+        return is_chosen(x) or is_left_out(x)
 
     def transform_each(x: object) -> Any:  # a measurement of a monitor may be a tree
         return x if transform_non_params is None else jtu.tree_map(transform_non_params, x, is_leaf=is_chosen)
