@@ -10,12 +10,13 @@ from treekit._base.types import PyTree
 def is_variable(x: object) -> bool:
     """Whether `x` is a node of Flax whose only child is `value`: a variable, or Linen's box, `Partitioned`."""
     cls: Any = type(x)
-    return _is_variable_class(cls)
+    return is_variable_class(cls)
 
 
 @functools.lru_cache(1_000)  # asked of each node; classes that are not used any more are forgotten
-def _is_variable_class(cls: Any) -> bool:
-    return _has_base(cls, "flax.", "Variable", "VariableState", "Partitioned")
+def is_variable_class(cls: Any) -> bool:
+    """Whether an object is a class of such nodes."""
+    return isinstance(cls, type) and _has_base(cls, "flax.", "Variable", "VariableState", "Partitioned")
 
 
 def is_rng_variable(x: object) -> bool:

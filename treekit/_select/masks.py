@@ -21,8 +21,8 @@ def leaf_mask(predicate: LeafPredicate) -> "MaskSpec":
     False, and `~` does not make that True.
 
     Args:
-        predicate: takes an array, and returns a bool. Optax calls a mask with the params in `init`, and with the
-            updates in `update`, so ask for shapes and dtypes, not for values.
+        predicate: takes an array, and returns a bool. A mask is called in `init` and in each update, with
+            the params, so ask for shapes and dtypes, not for values.
 
     Returns:
         A function that maps a tree to a tree of bools with the same structure. Equal predicates give equal masks.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
-from treekit._base.flax import is_nnx_module
+from treekit._base.flax import has_variables, is_nnx_module, is_nnx_state, is_variable_class
 from treekit._base.jax import jtu
 from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import is_mapping
@@ -182,6 +182,9 @@ def _first_matches(
     name, names = "path_labels" if are_rows else "path_mask", [x.name for x in leaves]
     if len(set(names)) < len(names):
         _check_one_name(name, selectors, names)
+    variables = [x for x in selectors if is_variable_class(x)]
+    if variables and leaves and is_nnx_state(tree) and not has_variables(tree):
+        raise _no_variables(name, variables[0])
     if strict:
         _check_used(name, selectors, found, are_rows=are_rows)
     return [(x.name, min(x.selected_by, default=None)) for x in leaves]
@@ -220,6 +223,16 @@ def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found]
                 f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. "
                 f"{must_match(selector, names)}{unnamed_field(text.rpartition('.')[2], nodes)}"
             )
+
+
+def _no_variables(name: str, cls: Any) -> ValueError:
+    """Return the error of a class of variables that a tree of their values cannot have, even if it is not strict."""
+    found = f"treekit.tree_find(nnx.state(model), {cls.__name__})"
+    by_name = f"path_mask(*{found})" if name == "path_mask" else f"path_labels({{name: label for name in {found}}})"
+    return ValueError(
+        f"{name}: {cls.__qualname__} is a class of variables, and the tree has only the values of variables, which "
+        f"nnx.Optimizer passes to update. Select them by name: {by_name}"
+    )
 
 
 def _of_nnx(cls: type[Any], *, are_rows: bool) -> str:

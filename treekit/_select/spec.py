@@ -81,7 +81,13 @@ class FittedSpec(NamedTuple):
 
 
 def fit_spec(
-    spec: PyTree, params: PyTree, *, is_spec_leaf: Callable[[Any], bool], name: str, hint: str = ""
+    spec: PyTree,
+    params: PyTree,
+    *,
+    is_spec_leaf: Callable[[Any], bool],
+    name: str,
+    hint: str = "",
+    asked: PyTree = None,
 ) -> FittedSpec:
     """Do what the table of `resolve_spec` says, for params with None for what cannot be one; fit the result to them.
 
@@ -91,7 +97,9 @@ def fit_spec(
         is_spec_leaf: as in `resolve_spec`.
         name: as in `resolve_spec`.
         hint: what the error of a spec that does not fit says at its end.
+        asked: what a function is called with, of the structure of the params; by default, the params.
     """
+    asked = params if asked is None else asked
     if isinstance(spec, type):
         raise _no_class(spec, name)
     is_function = callable(spec) and jtu.all_leaves([spec])
@@ -102,7 +110,7 @@ def fit_spec(
             if not _may_be_called(spec, is_spec_leaf):
                 raise
     try:
-        result = spec(params)
+        result = spec(asked)
     except Exception as error:
         if isinstance(spec, TreeSpec):  # a mask of treekit, whose own errors say what is wrong with it
             raise
@@ -110,9 +118,9 @@ def fit_spec(
             raise ValueError(
                 f"{name}, of type {type(spec).__name__}, has no leaf: are all of its fields None?"
             ) from None
-        raise _error_of_function(error, params, name) from error
+        raise _error_of_function(error, asked, name) from error
     fitted = _fit(result, params, is_spec_leaf, f"{name}(params)", hint)
-    _refuse_leaf_predicate(spec, result, params, is_spec_leaf, name)
+    _refuse_leaf_predicate(spec, result, asked, is_spec_leaf, name)
     return fitted
 
 

@@ -137,8 +137,8 @@ TAKE_MASKS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", ["masked", "freeze", "selective_transform", "partition"])
-def test_a_mask_function_sees_the_params_in_init_and_the_updates_in_update(name: str) -> None:
-    """Once each, as in Optax; a missing gradient is a zero there, if the params are given."""
+def test_a_mask_function_sees_the_params_in_init_and_in_update(name: str) -> None:
+    """Once each, as they were passed, whatever the gradients are; without the params, the updates."""
     seen: list[Any] = []
 
     def mask(tree: Any) -> Any:
@@ -149,8 +149,29 @@ def test_a_mask_function_sees_the_params_in_init_and_the_updates_in_update(name:
     arrays, grads = {**params, "f": None}, {"w": params["w"] + 1, "b": None, "f": None}
     state = tx.init(params)
     tx.update(grads, state, params)
-    tx.update(arrays, state)
-    assert not tk.tree_diff(seen, [arrays, {**grads, "b": jnp.zeros(2)}, arrays])
+    others = jax.tree.map(jnp.negative, arrays)
+    tx.update(others, state)
+    assert not tk.tree_diff(seen, [arrays, arrays, others])
+
+
+LOW = {"w": jnp.ones(2, jnp.bfloat16), "v": jnp.ones(2)}
+INSIDE: dict[str, Callable[[Any], Any]] = {
+    "store_state": lambda tx: training.store_state(tx, jnp.float32),
+    "stochastic": lambda tx: training.store_state(tx, rounding="stochastic"),
+    "chain": tko.chain,
+}
+
+
+@pytest.mark.parametrize("name", TAKE_MASKS)
+@pytest.mark.parametrize("inside", INSIDE)
+def test_a_mask_function_sees_the_dtypes_that_the_user_passed(inside: str, name: str) -> None:
+    mask = tk.leaf_mask(lambda x: x.dtype == jnp.bfloat16)
+    grads = jax.tree.map(lambda x: x.astype(jnp.float32), LOW)
+    updates = []
+    for each in (mask, {"w": True, "v": False}):
+        tx = INSIDE[inside](TAKE_MASKS[name](each))
+        updates.append(tx.update(grads, tx.init(LOW), LOW)[0])
+    assert_trees_same(*updates)
 
 
 def test_only_functions_of_the_same_mask_are_equal() -> None:

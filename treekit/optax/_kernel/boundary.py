@@ -20,6 +20,7 @@ from treekit.optax._kernel.crossing import Crossing
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.misfit import check_fit_if_integers, explained
 from treekit.optax._kernel.notes import note_none, note_transformation
+from treekit.optax._kernel.passed import passing
 from treekit.optax._kernel.sharding import shard_alike
 from treekit.optax._kernel.trained import check_params, check_something_is_trained, flatten
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, is_own, with_core
@@ -47,7 +48,8 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
         check_something_is_trained(flat)
         arrays = flat.inside()
         try:
-            return _first_state(inner_init(arrays), arrays)
+            with passing(arrays):
+                return _first_state(inner_init(arrays), arrays)
         except Exception as error:
             note_none(error, arrays)
             note_transformation(error, arrays)
@@ -55,17 +57,18 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         crossing = Crossing(updates, params, extra)
-        own_state = _from_nnx(inner_init, state, crossing.like)
-        try:
-            check_fit_if_integers(inner_init, own_state, crossing.params)
-            results = inner_update(crossing.updates, own_state, crossing.params, **crossing.extra)
-            new_updates, new_state = crossing.leave(own_state, *results)
-        except Exception as error:
-            better = explained(error, inner_init, own_state, crossing.updates, crossing.params)
-            if better is not error:
-                raise better from error
-            note_transformation(error, crossing.updates, crossing.params)
-            raise
+        with passing(crossing.like):
+            own_state = _from_nnx(inner_init, state, crossing.like)
+            try:
+                check_fit_if_integers(inner_init, own_state, crossing.params)
+                results = inner_update(crossing.updates, own_state, crossing.params, **crossing.extra)
+                new_updates, new_state = crossing.leave(own_state, *results)
+            except Exception as error:
+                better = explained(error, inner_init, own_state, crossing.updates, crossing.params)
+                if better is not error:
+                    raise better from error
+                note_transformation(error, crossing.updates, crossing.params)
+                raise
         if own_state is not state:
             new_state = in_nodes_of(state, new_state, kind=object)
         return new_updates, new_state

@@ -58,8 +58,8 @@ def explained(
     fit_is_unknown = differences is None
     if fit_is_unknown and any(map(_is_masked, jtu.tree_leaves(state, is_leaf=_is_masked))):
         error.add_note(
-            "Does a function that returns a mask or labels look at values? It is called with the params in init, and "
-            "with the updates in update, where it must select the same leaves: let it look at shapes and dtypes"
+            "Does a function that returns a mask or labels look at values? It must select "
+            "the same leaves in init and in each update: let it look at shapes and dtypes"
         )
         return error
     return _error_of_a_shape(error, updates, params) or error

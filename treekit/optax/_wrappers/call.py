@@ -11,13 +11,11 @@ from typing import Any
 
 import optax
 
-from treekit._base.jax import jtu
 from treekit._base.types import Params
-from treekit._select.spec import resolve_spec
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.preserve import preserving_updates
 from treekit.optax._kernel.transformation import Core, core_of, own_core
-from treekit.optax._wrappers.masks_and_labels import MaskFunction
+from treekit.optax._wrappers.masks_and_labels import MaskFunction, resolve
 from treekit.optax._wrappers.parameters import Parameter, Role, read_signature
 from treekit.optax._wrappers.traced import named_schedule
 
@@ -138,8 +136,9 @@ def _convert(x: Any, role: Role, key: str, where: str) -> Any:
         return MaskFunction(x, key)
     if role == "schedule" and callable(x) and not isinstance(x, optax.schedules.StatefulSchedule):
         return named_schedule(x, where)
-    is_callable_tree = callable(x) and not jtu.all_leaves([x])
-    if role == "params" and is_callable_tree:  # muon(muon_weight_dimension_numbers=tree)
+    # muon(muon_weight_dimension_numbers=function or callable tree). By name, since Optax annotates a function of the
+    # updates, such as `measure` of snapshot, in the same way.
+    if role == "params" and callable(x) and key.endswith("dimension_numbers"):
         return functools.partial(_resolve, x, key)
     return x
 
@@ -156,7 +155,7 @@ def _inner_core(tx: object, where: str) -> Core:
 
 def _resolve(spec: object, name: str, params: Params) -> Any:
     """Resolve an argument that Optax calls with the params, such as dimension numbers."""
-    return resolve_spec(spec, params, is_spec_leaf=_is_dimension_numbers, name=name)
+    return resolve(spec, params, _is_dimension_numbers, name).spec
 
 
 def _is_dimension_numbers(x: object) -> bool:

@@ -16,6 +16,7 @@ from treekit._names.key_path import path_name, path_text
 from treekit._select.spec import FittedSpec, fit_spec
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.holes import is_params_placeholder
+from treekit.optax._kernel.passed import as_passed
 
 _LONGEST = 60  # columns for a label in an error
 
@@ -28,11 +29,12 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
             f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a function "
             "that uses jax.tree.map"
         )
-    return fit_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}")
+    asked = as_passed(params)
+    return fit_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}", asked=asked)
 
 
 class MaskFunction:
-    """A mask as a function that Optax calls, with the params in `init` and with the updates in `update`.
+    """A mask as a function that Optax calls, with the params or the updates that are inside.
 
     It is an object, not a closure, as `transformation` says of closures. Optimistix compares it, to compile once.
 
