@@ -49,9 +49,9 @@ class Rules:
     | of integers | as it is | as it is |
     | without a key | | as it is |
     | complex | as it is | as it is; refused, if the dtype is narrower |
-    | an average of params or a sum of gradients, in less than f32 | in f32 at least | refused |
+    | a copy or an average of params, or a sum of gradients, in less than f32 | in f32 at least | refused |
     | of fewer than 4,096 elements, whose key asks for codes | | in f32 at least |
-    | of shape () | as it is, if the dtype is narrower | in the dtype |
+    | of shape (), or a hyperparameter | as it is, if the dtype is narrower | in the dtype |
     | any other | in the dtype | in the dtype |
 
     Attributes:
@@ -76,17 +76,17 @@ class Rules:
         if not _is_number(x) or issubdtype(own, jnp.complexfloating):
             return own
         if self.for_all is not None:
-            return self._dtype_for_all(own, entry, is_scalar=x.shape == ())
+            return self._dtype_for_all(own, entry, is_number=x.shape == () or entry.field in entry.known.of_no_param)
         keys = self.keys_of(x, entry)
         if not keys or self.why_refused(x, entry, self.by_key[keys[0]]):
             return own
         return _canonical(self.by_key[keys[0]])
 
-    def _dtype_for_all(self, own: Any, entry: Entry, *, is_scalar: bool) -> Any:
+    def _dtype_for_all(self, own: Any, entry: Entry, *, is_number: bool) -> Any:
         wanted = _canonical(self.for_all)
         if entry.field in entry.known.at_least_float32 and wanted.itemsize < 4:
             return jnp.promote_types(own, jnp.float32)
-        if is_scalar and wanted.itemsize < own.itemsize:  # in bf16, b2 = 0.999 would be 1
+        if is_number and wanted.itemsize < own.itemsize:  # in bf16, b2 = 0.999 would be 1
             return own
         return wanted
 
@@ -96,7 +96,7 @@ class Rules:
         if issubdtype(x.dtype, jnp.complexfloating) and x.dtype.itemsize > 2 * itemsize:  # it is two floats
             return f"{x.dtype}, and complex numbers are not rounded"
         if entry.field in entry.known.at_least_float32 and itemsize < 4:
-            return "an average of the params, or an accumulator of gradients, which needs float32 at least"
+            return "a copy or an average of the params, or an accumulator of gradients, which needs float32 at least"
         return ""
 
     def keys_of(self, x: Any, entry: Entry) -> list[Any]:

@@ -11,13 +11,14 @@ class Known(NamedTuple):
     """What is known of the states of one class, and of the transformation that makes them.
 
     Attributes:
-        at_least_float32: the fields with averages of params, or sums of gradients, which need float32 at least.
+        at_least_float32: the fields with copies and averages of params, from which others are computed, or sums of
+            gradients over a round. They need float32 at least.
         always_changes: the fields that change in every step, also for a parameter without a gradient: copies and
             averages of the current params, and the memory of L-BFGS.
         at_next_params: the fields with the value of the loss at the params to which all updates lead; infinite if it is
             unknown.
         of_no_param: the fields that belong to no parameter, even if they have the structure of the params:
-            hyperparameters, and what a user measures by name.
+            hyperparameters, coefficients, and what a user measures by name. They are not narrowed.
         schedule_counts: the counts that only schedules and conditions read. One that also corrects moments, as in adam,
             has to fit the moments, so it is not among them.
         takes_rounds: whether the transformation takes several updates for one step. There, a missing gradient is a
@@ -38,24 +39,37 @@ class Known(NamedTuple):
 
 # Of Optax's classes, by their names: not all of them are public, and not every release has all.
 _KNOWN: dict[str, Known] = {
+    "AccumulateAvgUpdatesState": Known(at_least_float32=("avg_grad",), takes_rounds=True),
+    "ApplyEvery": Known(at_least_float32=("grad_acc",), takes_rounds=True),
+    "COCOBState": Known(at_least_float32=("init_particles",)),
     "ConditionallyMaskState": Known(schedule_counts=("step",)),
     # In a step that it skips, it returns the gradients.
     "ConditionallyTransformState": Known(schedule_counts=("step",), changes_updates=True),
+    "DoGState": Known(at_least_float32=("init_params",)),
+    "DoWGState": Known(at_least_float32=("init_params",)),
     "GaLoreState": Known(changes_updates=True),
     "InjectHyperparamsState": Known(schedule_counts=("count",), of_no_param=("hyperparams",)),
     "InjectStatefulHyperparamsState": Known(schedule_counts=("count",), of_no_param=("hyperparams",)),
     "LookaheadState": Known(changes_updates=True),
-    "MechanicState": Known(changes_updates=True),
+    "MadgradState": Known(at_least_float32=("x0",)),
+    "MechanicState": Known(at_least_float32=("x0",), of_no_param=("r", "m", "v", "s"), changes_updates=True),
     "MonitorState": Known(of_no_param=("measurements", "measure_states"), returns_updates=True),
     "MultiStepsState": Known(at_least_float32=("acc_grads",), schedule_counts=("gradient_step",), takes_rounds=True),
-    "SAMState": Known(takes_rounds=True, changes_updates=True),
+    "MuonState": Known(of_no_param=("ns_coeffs",)),
+    "ProdigyState": Known(at_least_float32=("params0",)),
+    "SAMState": Known(at_least_float32=("cache",), takes_rounds=True, changes_updates=True),
     "ScaleByBacktrackingLinesearchState": Known(at_next_params=("value",)),
+    "ScaleByDistanceOverGradientsState": Known(at_least_float32=("init_params",)),
     # L-BFGS pairs a step with the change of the gradient, over all params at once: if some of them kept what they had,
     # they would have the pair of another step.
-    "ScaleByLBFGSState": Known(always_changes=("params", "updates", "diff_params_memory", "diff_updates_memory")),
+    "ScaleByLBFGSState": Known(
+        at_least_float32=("params",),
+        always_changes=("params", "updates", "diff_params_memory", "diff_updates_memory"),
+        of_no_param=("weights_memory",),
+    ),
     "ScaleByScheduleState": Known(schedule_counts=("count",)),
     "ScaleByZoomLinesearchState": Known(at_next_params=("value",)),
-    "ScheduleFreeState": Known(schedule_counts=("step_count",), changes_updates=True),
+    "ScheduleFreeState": Known(at_least_float32=("z",), schedule_counts=("step_count",), changes_updates=True),
     "SnapshotState": Known(of_no_param=("measurement",)),
     "SplitRealAndImaginaryState": Known(changes_updates=True),
     "WeightDecaySchedule": Known(schedule_counts=("count",)),
