@@ -76,7 +76,7 @@ class Rules:
         if not _is_number(x) or issubdtype(own, jnp.complexfloating):
             return own
         if self.for_all is not None:
-            return self._dtype_for_all(own, entry, is_number=x.shape == () or entry.field in entry.known.of_no_param)
+            return self._dtype_for_all(own, entry, is_number=x.shape == () or entry.of_no_param)
         keys = self.keys_of(x, entry)
         if not keys or self.why_refused(x, entry, self.by_key[keys[0]]):
             return own

@@ -26,6 +26,8 @@ def shared(*names: str) -> list[Mapped]:
     return [(name, None) for name in names]
 
 
+COUNT = optax.GradientTransformation(lambda params: jnp.zeros([], jnp.int32), lambda g, s, p=None: (g, s + 1))
+
 # For each: the optimizer, the params, and what the map says of each array: field and param.
 CASES: dict[str, tuple[Any, Any, list[Mapped]]] = {
     "adam": (tko.adam(1e-3), PARAMS, [*shared("count"), *each("mu"), *each("nu")]),
@@ -44,6 +46,26 @@ CASES: dict[str, tuple[Any, Any, list[Mapped]]] = {
         optax.chain(optax.trace(0.9), optax.scale(1.0)),
         (jnp.ones(2), jnp.ones(2)),
         each("trace"),
+    ),
+    "counts in a chain, as many as params in a tuple": (
+        optax.chain(COUNT, COUNT),
+        (jnp.ones(2), jnp.ones(2)),
+        shared("", ""),
+    ),
+    "real and imaginary": (
+        tko.contrib.split_real_and_imaginary(tko.trace(0.9)),
+        {"c": jnp.ones(2, complex), "w": jnp.ones(2)},
+        [("trace", 0), ("trace", 0), ("trace", 1)],
+    ),
+    "one complex array": (
+        tko.contrib.split_real_and_imaginary(tko.trace(0.9)),
+        jnp.ones(2, complex),
+        [("trace", 0), ("trace", 0)],
+    ),
+    "states of schedules, with the names of params": (
+        tko.inject_hyperparams(tko.sgd)(lambda count: 0.1, momentum=0.9),
+        {"learning_rate": jnp.ones(2), "momentum": jnp.ones(2)},
+        [*shared("count", "hyperparams", "hyperparams", "count"), *each("trace")],
     ),
     "partition": (
         tko.partition({"x": tko.trace(0.9), "y": tko.trace(0.9)}, {"b": "y", "w": "x"}),
@@ -81,7 +103,8 @@ def test_the_map_names_field_and_param(name: str) -> None:
     assert [entry.path for entry in found] == [path for path, _ in jax.tree_util.tree_flatten_with_path(state)[0]]
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
     for entry in found:
-        assert entry.path[entry.depth :] == (() if entry.param is None else paths[entry.param])
+        path = () if entry.param is None else paths[entry.param]
+        assert entry.path[entry.depth :][: len(path)] == path
 
 
 def test_what_is_left_out_of_a_raw_model_is_counted() -> None:

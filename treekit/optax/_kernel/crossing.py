@@ -3,13 +3,14 @@
 from collections.abc import Collection
 from typing import Any
 
-from treekit._base.dtype import as_array, has_dtype, has_no_update, shape_of
+from treekit._base.dtype import as_array, dtype_of, has_dtype, has_no_update, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.memory import unshared
 from treekit._base.predicates import is_numeric_array, is_parameter
+from treekit._base.states import is_of_optax
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
-from treekit._names.key_path import leaf_path_text
+from treekit._names.key_path import leaf_path_text, path_text
 from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.extra_args import view_extra_args
 from treekit.optax._kernel.holes import is_hole
@@ -71,13 +72,33 @@ class Crossing:
         missing = {i for i, x in enumerate(self._gradients) if x is None and flat.is_trained[i]}
         if missing:
             entries = map_state(state, self.like)
-            held = missing - {x.param for x in entries if x.in_rounds}  # in rounds, a missing gradient is a zero
+            # In rounds, a missing gradient is a zero; for all, if there is one array for all.
+            rounds = {x.param for x in entries if x.in_rounds}
+            held = missing - (missing if any(map(_is_sum_of_all, entries)) else rounds)
+            if held:
+                _check_can_hold(entries, state)
             news = [None if i in held else x for i, x in enumerate(news)]
             new_state = _hold(held, entries, state, new_state)
         # Outside of jit, adan keeps the gradient itself: a step that donates the state would delete the caller's.
         leaves, treedef = jtu.tree_flatten(new_state)
         unaliased = unshared(leaves, jtu.tree_leaves((news, self.updates, self.params)))
         return flat.treedef.unflatten(news), treedef.unflatten(unaliased)
+
+
+def _is_sum_of_all(x: Entry) -> bool:
+    """Whether an array has sums of a round for several params, as inside of `flatten`."""
+    return x.param is None and x.known.takes_rounds and x.field in x.known.at_least_float32
+
+
+def _check_can_hold(entries: list[Entry], state: OptState) -> None:
+    """Raise a ValueError if a state of Optax has an array of moments for several params, as inside of `flatten`."""
+    for entry, x in zip(entries, jtu.tree_leaves(state), strict=True):
+        is_moment = entry.owner is not None and is_of_optax(entry.owner) and not entry.of_no_param
+        if entry.param is None and is_moment and shape_of(x) and issubdtype(dtype_of(x), jnp.inexact):
+            raise ValueError(
+                f"a gradient is missing, and {path_text(entry.path)} of the state belongs to several params, as in "
+                "optax.flatten, so what belongs to one of them cannot be kept as it is. Pass zeros for it"
+            )
 
 
 def _hold(held: Collection[int | None], entries: list[Entry], state: OptState, new_state: OptState) -> Any:

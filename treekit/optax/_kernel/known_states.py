@@ -49,12 +49,19 @@ _KNOWN: dict[str, Known] = {
     "DoWGState": Known(at_least_float32=("init_params",)),
     "GaLoreState": Known(changes_updates=True),
     "InjectHyperparamsState": Known(schedule_counts=("count",), of_no_param=("hyperparams",)),
-    "InjectStatefulHyperparamsState": Known(schedule_counts=("count",), of_no_param=("hyperparams",)),
+    "InjectStatefulHyperparamsState": Known(
+        schedule_counts=("count",), of_no_param=("hyperparams", "hyperparams_states")
+    ),
     "LookaheadState": Known(changes_updates=True),
     "MadgradState": Known(at_least_float32=("x0",)),
     "MechanicState": Known(at_least_float32=("x0",), of_no_param=("r", "m", "v", "s"), changes_updates=True),
     "MonitorState": Known(of_no_param=("measurements", "measure_states"), returns_updates=True),
-    "MultiStepsState": Known(at_least_float32=("acc_grads",), schedule_counts=("gradient_step",), takes_rounds=True),
+    "MultiStepsState": Known(
+        at_least_float32=("acc_grads",),
+        of_no_param=("skip_state",),
+        schedule_counts=("gradient_step",),
+        takes_rounds=True,
+    ),
     "MuonState": Known(of_no_param=("ns_coeffs",)),
     "ProdigyState": Known(at_least_float32=("params0",)),
     "SAMState": Known(at_least_float32=("cache",), takes_rounds=True, changes_updates=True),
@@ -67,6 +74,7 @@ _KNOWN: dict[str, Known] = {
         always_changes=("params", "updates", "diff_params_memory", "diff_updates_memory"),
         of_no_param=("weights_memory",),
     ),
+    "ScaleBySM3State": Known(of_no_param=("mu",)),  # a list of arrays for each param
     "ScaleByScheduleState": Known(schedule_counts=("count",)),
     "ScaleByZoomLinesearchState": Known(at_next_params=("value",)),
     "ScheduleFreeState": Known(at_least_float32=("z",), schedule_counts=("step_count",), changes_updates=True),

@@ -1,6 +1,8 @@
 """Which array of a state belongs to which parameter?
 
-A tree in the state that has the structure of the params has one array for each of them. Moments that are kept for a
+A tree in the state that has the structure of the params has one array for each of them. Where the state of a whole
+transformation may stand, which is a tuple for a chain and a dict for a named one, its arrays must have the shapes of
+the params too: a chain of two links has the structure of params (w, b). Moments that are kept for a
 parameter without a gradient, sharding, dtypes in which state is stored, and summaries all ask here.
 """
 
@@ -33,6 +35,7 @@ class Entry(NamedTuple):
             belongs to; None if it belongs to none, or to several.
         in_rounds: whether it is in, or below, the state of a transformation that takes rounds of updates, such as
             `MultiSteps`.
+        of_no_param: whether it is in, or below, a field that is known to belong to no parameter.
 
     For example, of the array at `inner_state.0.mu.w`, in the state of masked(adam): `depth` is 3, `owner` is
     `optax.ScaleByAdamState`, `field` is "mu", and `param` is the number of the parameter w.
@@ -44,6 +47,7 @@ class Entry(NamedTuple):
     field: str
     param: int | None
     in_rounds: bool
+    of_no_param: bool
 
     @property
     def known(self) -> Known:
@@ -55,7 +59,7 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     """Return an entry for each leaf of a state, in order.
 
     Args:
-        state: the state of any optimizer; arrays of 8-bit codes are mapped as those of their numbers.
+        state: the state of any optimizer.
         params: the params for which it was made, or the updates. If they are one array, the arrays of its shape, or
             with more axes in front, belong to it.
     """
@@ -64,17 +68,14 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     numbered = treedef.unflatten(range(len(leaves)))
 
     def entries(x: object, at: _Place) -> Iterator[Entry]:
-        if at.field in known(at.owner).of_no_param:
-            yield from at.entries(x, None)
-            return
-        numbers = _numbers_of_params(x, numbered, leaves)
+        numbers = None if at.of_no_param else _numbers_of_params(x, numbered, leaves, by_shape=at.may_be_state)
         if numbers is not None or jtu.all_leaves([x]):
             yield from at.entries(x, numbers)
             return
         for key, child in children_of(x).items():
             yield from entries(child, at.below(x, key))
 
-    return list(entries(state, _Place((), None, "", False)))
+    return list(entries(state, _Place((), None, "", False, False, True)))
 
 
 def numbers_of_leaves(params: Params) -> list[int]:
@@ -83,53 +84,82 @@ def numbers_of_leaves(params: Params) -> list[int]:
 
 
 class _Place(NamedTuple):
-    """The place of a node of a state, with what `Entry` has for what is in it."""
+    """The place of a node of a state, with what `Entry` has for what is in it.
+
+    And whether the state of a transformation may be there: the whole, a link of a chain, what is in a field that is
+    called so, such as `inner_state`.
+    """
 
     path: KeyPath
     owner: Any
     field: str
     in_rounds: bool
+    of_no_param: bool
+    may_be_state: bool
 
     def entries(self, x: object, numbers: list[int] | None) -> Iterator[Entry]:
         """Yield an entry for each array of the node that is here, with the numbers of their parameters, if any."""
-        paths = [path for path, _ in flatten_with_path(x)[0]]  # of arrays, also those of codes: a hole has none
+        paths = [path for path, _ in flatten_with_path(x)[0]]  # a hole has none
         for i, path in enumerate(paths):
             whole = (*self.path, *path)
             if numbers is None:
-                yield Entry(whole, len(whole), self.owner, self.field, None, self.in_rounds)
+                yield Entry(whole, len(whole), self.owner, self.field, None, self.in_rounds, self.of_no_param)
             else:
-                yield Entry(whole, len(self.path), self.owner, self.field, numbers[i], self.in_rounds)
+                depth, number = len(self.path), numbers[i]
+                yield Entry(whole, depth, self.owner, self.field, number, self.in_rounds, self.of_no_param)
 
     def below(self, x: object, key: Any) -> "_Place":
         """Return the place of a child of the node that is here."""
         if is_variable(x):  # its value has the same path, as in `flatten_with_path`
             return self
-        is_field = isinstance(key, jax.tree_util.GetAttrKey)
-        owner, field = (type(x), str(key.name)) if is_field else (self.owner, self.field)
-        return _Place((*self.path, key), owner, field, self.in_rounds or known_of(x).takes_rounds)
+        if not isinstance(key, jax.tree_util.GetAttrKey) or _is_split(x):
+            return self._replace(path=(*self.path, key))
+        field, in_rounds = str(key.name), self.in_rounds or known_of(x).takes_rounds
+        of_no_param = self.of_no_param or field in known_of(x).of_no_param
+        return _Place((*self.path, key), type(x), field, in_rounds, of_no_param, "state" in field)
 
 
-def _numbers_of_params(x: object, numbered: PyTree, params: list[Any]) -> list[int] | None:
+def _numbers_of_params(x: object, numbered: PyTree, params: list[Any], *, by_shape: bool) -> list[int] | None:
     """Return the number of the parameter of each array of a tree; None if it does not have the structure of the params.
 
-    An array stands for one parameter; a hole stands for any number of them, and has no array.
+    An array stands for one parameter, and so do the two of a complex one; a hole stands for any number of them, and has
+    no array.
 
     Args:
         x: a part of a state.
         numbered: the params, each replaced by its number.
         params: the params in a list.
+        by_shape: whether the arrays must have the shapes of the params.
     """
     if isinstance(numbered, int):  # the params are one array, and every leaf has that structure
         return [0] if _is_like_array(x, params[0]) else None
     if type(x) is not type(numbered):  # asked first, since a hole would stand for all params
         return None
-    leaves, treedef = jtu.tree_flatten(x, is_leaf=is_hole)
+    leaves, treedef = jtu.tree_flatten(x, is_leaf=_is_part)
     try:
         parts = treedef.flatten_up_to(numbered)
     except ValueError:
         return None
-    numbers = [part for leaf, part in zip(leaves, parts, strict=True) if not is_hole(leaf)]
-    return numbers if all(isinstance(part, int) for part in numbers) else None
+    pairs = [(leaf, part) for leaf, part in zip(leaves, parts, strict=True) if not is_hole(leaf)]
+    if not all(isinstance(part, int) for _, part in pairs):
+        return None
+    if by_shape and not all(_is_like_array(array, params[i]) for leaf, i in pairs for array in _arrays_of(leaf)):
+        return None
+    return [i for leaf, i in pairs for _ in _arrays_of(leaf)]
+
+
+def _is_split(x: object) -> bool:
+    """Whether `x` is what `split_real_and_imaginary` has for a complex array: a pair of real ones."""
+    return type(x).__name__ == "SplitRealAndImaginaryArrays"
+
+
+def _is_part(x: object) -> bool:
+    return is_hole(x) or _is_split(x)
+
+
+def _arrays_of(part: object) -> list[Any]:
+    """Return the arrays that a state has in the place of one parameter: one, or a pair."""
+    return jtu.tree_leaves(part)
 
 
 def _is_like_array(x: object, param: object) -> bool:
