@@ -340,7 +340,7 @@ def check_laws(tx: optax.GradientTransformation, kind: str, steps: int = 4) -> t
 
 
 def check_updates(updates: Any, grads: Any, params: Any) -> None:
-    """None where there is no gradient; else the wider of the gradient's and the param's dtype."""
+    """None where there is no gradient; else the wider of the gradient's and the param's dtype, or one that is wider."""
 
     def check(param: Any, grad: Any, update: Any) -> None:
         if grad is None or grad.dtype == jax.dtypes.float0:
@@ -348,7 +348,8 @@ def check_updates(updates: Any, grads: Any, params: Any) -> None:
             assert update is None or update is grad or update.dtype == jax.dtypes.float0
         else:
             with jax.numpy_dtype_promotion("standard"):
-                assert (update.dtype, update.shape) == (jnp.promote_types(grad.dtype, param.dtype), param.shape)
+                wider = jnp.promote_types(grad.dtype, param.dtype)
+                assert (jnp.promote_types(update.dtype, wider), update.shape) == (update.dtype, param.shape)
 
     jax.tree.map(check, params, grads, updates, is_leaf=lambda x: x is None)
 

@@ -76,17 +76,52 @@ DTYPES = [jnp.float16, jnp.bfloat16, jnp.float32, jnp.complex64]
 
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
 @pytest.mark.parametrize("inner", [jnp.float16, jnp.float32])
-def test_updates_have_the_wider_of_the_gradient_s_and_the_param_s_dtype(inner: Any, promotion: Any) -> None:
+def test_updates_have_the_widest_of_the_gradient_s_the_param_s_and_their_own_dtype(inner: Any, promotion: Any) -> None:
     tx = returning(jnp.ones(2, inner), (), ())
     for grads, params in itertools.product([jnp.ones(2, dtype) for dtype in DTYPES], repeat=2):
         if jnp.iscomplexobj(grads) and not jnp.iscomplexobj(params):
             continue  # is an error
-        wider = jnp.promote_types(grads.dtype, params.dtype)
+        widest = jnp.promote_types(jnp.promote_types(grads.dtype, params.dtype), inner)
         with jax.numpy_dtype_promotion(promotion):
             updates, _ = tx.update(grads, tx.init(params), params)
-            assert updates.dtype == wider
+            assert updates.dtype == widest
             updates, _ = tx.update(grads, tx.init(params))
             assert updates.dtype == grads.dtype
+
+
+WIDE: dict[str, Any] = {
+    "alone": tko.chain,
+    "link": lambda tx: tko.chain(tko.clip_by_global_norm(10.0), tx),
+    "masked": lambda tx: tko.masked(tx, {"w": True}),
+    "MultiSteps": lambda tx: tko.MultiSteps(tx, 1),
+    "finite": lambda tx: tko.apply_if_finite(tx, 3),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_master_weights_in_f32_stay_those_of_the_params(name: str) -> None:
+    """The updates of 16-bit params are f32, as with Optax: rounded twice, params would leave their master weights."""
+    inner = optax.adam(1e-3)
+
+    def init(params: Any) -> Any:
+        wide = jax.tree.map(lambda x: x.astype(jnp.float32), params)
+        return wide, inner.init(wide)
+
+    def update(grads: Any, state: Any, params: Any) -> Any:
+        updates, new = inner.update(jax.tree.map(lambda x: x.astype(jnp.float32), grads), state[1], state[0])
+        wide = optax.apply_updates(state[0], updates)
+        return jax.tree.map(lambda a, b: a - b.astype(jnp.float32), wide, params), (wide, new)
+
+    tx = WIDE[name](optax.GradientTransformation(init, update))
+    params = {"w": jax.random.normal(jax.random.key(0), (500,), jnp.bfloat16)}
+    state = tx.init(params)
+    for i in range(10):
+        grads = jax.tree.map(lambda x, i=i: jnp.sin(3 * x + i).astype(jnp.bfloat16), params)
+        updates, state = tx.update(grads, state, params)
+        params = tko.apply_updates(params, updates)
+    assert updates["w"].dtype == jnp.float32
+    masters = [x for x in jax.tree.leaves(state) if x.shape == (500,)]
+    assert any(np.array_equal(x.astype(jnp.bfloat16), params["w"]) for x in masters)
 
 
 def test_an_update_may_be_smaller_than_its_param() -> None:

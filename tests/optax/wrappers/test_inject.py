@@ -438,7 +438,7 @@ def test_what_follows_an_injected_rate_in_a_chain_receives_the_dtype_of_the_grad
 
     def updates(o: Any) -> Any:
         params = cases.arrays(dtype)
-        tx = o.inject_hyperparams(lambda rate: o.chain(o.masked(o.scale(rate), True), o.novograd(0.1)))(0.5)
+        tx = o.chain(o.masked(o.inject_hyperparams(o.scale)(0.5), True), o.novograd(0.1))
         return tx.update(params, tx.init(params), params)[0]
 
     assert cases.same_bits(updates(tko), updates(optax))

@@ -7,7 +7,10 @@ somebody relies on it:
 |---|---|---|
 | `preserving` | a step that may not run, as in `MultiSteps` and `apply_if_finite` | both ways must have equal types |
 | `preserving` | a step whose results `store_state` rounds | they are rounded from the dtypes that they should have |
-| `preserving_updates` | a link of a chain | an injected rate gives updates in f32, and the next link may refuse them |
+
+Updates are widened, to the dtype of their gradient or param; what is wider stays so, as in Optax: a user's master
+weights in f32 give updates in f32, which `apply_updates` rounds once. But `inject_hyperparams` narrows what it returns,
+since it is treekit that holds hyperparameters in f32.
 
 What goes into a core is cast by those who compute in another dtype: `MultiSteps` casts its sums to the dtypes of the
 gradients, `lbfgs` computes in those of the params, `store_state` in those that it was told, and `inject_hyperparams` in
@@ -48,19 +51,8 @@ def preserving(core: Core) -> Core:
     return Core(inner_init, update)
 
 
-def preserving_updates(core: Core) -> Core:
-    """Return a core that preserves the dtypes of the updates; those of its state are cast further out."""
-    inner_init, inner_update = core
-
-    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        new_updates, new_state = inner_update(updates, state, params, **extra)
-        return keep_updates(updates, params, new_updates), new_state
-
-    return Core(inner_init, update)
-
-
-def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
-    """Return new updates, each in the wider dtype of its gradient and its param.
+def keep_updates(updates: Updates, params: Params, new_updates: Updates, *, narrow: bool = False) -> Any:
+    """Return new updates, each in the wider dtype of its gradient and its param, or in its own if that is wider still.
 
     Without the params, the update of an integer is a float, as in Optax. In a tree with real and complex arrays, the
     update of a real one is real.
@@ -69,6 +61,7 @@ def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
         updates: the updates that the core received.
         params: the params, of the same structure; or None.
         new_updates: what it returned.
+        narrow: cast those that are wider too.
 
     Raises:
         TypeError: they have another structure than the updates.
@@ -85,21 +78,23 @@ def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
             )
     if _mixes_complex(likes):
         news = list(map(_real_where_real, likes, news))
-    return treedef.unflatten(cast_each(news, _wanted(grads, params, news), updates))
+    return treedef.unflatten(cast_each(news, _wanted(grads, params, news, narrow=narrow), updates))
 
 
-def _wanted(grads: list[Any], params: Params, news: list[Any]) -> list[Any]:
+def _wanted(grads: list[Any], params: Params, news: list[Any], *, narrow: bool) -> list[Any]:
     """Return an array with the dtype that each new update gets; an update of an integer keeps the one that it has."""
     if params is None:
         pairs = zip(grads, news, strict=True)
         return [x if issubdtype(x.dtype, jnp.inexact) or new is None else strengthen(new) for x, new in pairs]
-    return list(map(_wider, grads, jtu.tree_leaves(params)))
+    likes = list(map(_wider, grads, jtu.tree_leaves(params)))
+    pairs = zip(likes, news, strict=True)
+    return [x if narrow or new is None or is_complex(new) else _wider(x, strengthen(new)) for x, new in pairs]
 
 
 def like_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
     """Return a tree with the dtypes that `keep_updates` gives to updates; `store_state` rounds to them itself."""
     grads, treedef = jtu.tree_flatten(updates)
-    return treedef.unflatten(_wanted(grads, params, _parts_of_updates(updates, treedef, new_updates)))
+    return treedef.unflatten(_wanted(grads, params, _parts_of_updates(updates, treedef, new_updates), narrow=True))
 
 
 def is_complex(x: object) -> bool:

@@ -13,8 +13,7 @@ import optax
 
 from treekit._base.types import Params
 from treekit._text.describe import describe_value
-from treekit.optax._kernel.preserve import preserving_updates
-from treekit.optax._kernel.transformation import Core, core_of, own_core
+from treekit.optax._kernel.transformation import core_of
 from treekit.optax._wrappers.masks_and_labels import MaskFunction, resolve
 from treekit.optax._wrappers.parameters import Parameter, Role, read_signature
 from treekit.optax._wrappers.traced import named_schedule
@@ -129,9 +128,9 @@ def converted(call: Call) -> Call:
 def _convert(x: Any, role: Role, key: str, where: str) -> Any:
     """Return an argument as Optax understands it; labels, numbers and most functions are so already."""
     if role == "named":  # named_chain(("clip", tx))
-        return x[0], _inner_core(x[1], where)
+        return x[0], core_of(x[1], where)
     if role == "transformation" or isinstance(x, (optax.GradientTransformation, optax.MultiSteps)):
-        return _inner_core(x, where)
+        return core_of(x, where)
     if role == "mask" and x is not None:  # adamw(mask=mask)
         return MaskFunction(x, key)
     if role == "schedule" and callable(x) and not isinstance(x, optax.schedules.StatefulSchedule):
@@ -141,16 +140,6 @@ def _convert(x: Any, role: Role, key: str, where: str) -> Any:
     if role == "params" and callable(x) and key.endswith("dimension_numbers"):
         return functools.partial(_resolve, x, key)
     return x
-
-
-def _inner_core(tx: object, where: str) -> Core:
-    """Return the core of a transformation that one of Optax's factories runs inside, such as a link of a chain.
-
-    One of treekit's preserves the dtypes of updates there, since a transformation with an injected rate may return f32.
-    One of Optax's own does what it does in Optax.
-    """
-    core, is_treekits = core_of(tx, where), own_core(tx) is not None
-    return preserving_updates(core) if is_treekits else core
 
 
 def _resolve(spec: object, name: str, params: Params) -> Any:

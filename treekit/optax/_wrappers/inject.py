@@ -20,6 +20,7 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit._text.describe import describe, describe_error, describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
+from treekit.optax._kernel.preserve import keep_updates
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._wrappers.call import Call, bind_original, converted
 from treekit.optax._wrappers.kinds import Argument, Kind, kinds_of, named_arguments, names_of_parameters
@@ -169,7 +170,8 @@ class _Injected:
         wide = _widening((updates, params), hyperparams)
         with self._noting(hyperparams):
             inner = core_of(self.call.make(wide(hyperparams)))
-            updates, inner_state = inner.update(*wide((updates, state.inner_state, params)), **extra)
+            new_updates, inner_state = inner.update(*wide((updates, state.inner_state, params)), **extra)
+            updates = keep_updates(updates, params, new_updates, narrow=True)  # the hyperparameters are in f32
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
 
