@@ -29,6 +29,7 @@ class Crossing:
 
     Attributes:
         updates, params, extra: what the core receives: trees with None for what is not trained, and extra arguments.
+            The zero for a missing gradient has the axes in front that the other gradients have, as those of examples.
         like: the params that the core receives; without them, the updates, which stand for them.
 
     Raises:
@@ -46,9 +47,11 @@ class Crossing:
             )
         self._flat = flat = flatten(params) if has_params else flatten(updates, is_numeric_array)
         self._gradients = _gradients_of(flat, updates, has_params)
-        triples = zip(flat.is_trained, self._gradients, flat.arrays, strict=True)
+        triples = list(zip(flat.is_trained, self._gradients, flat.arrays, strict=True))
+        shapes = ((shape_of(x), array.ndim) for is_trained, x, array in triples if is_trained and x is not None)
+        examples = next((shape[: len(shape) - ndim] for shape, ndim in shapes), ())
         self.updates: Updates = flat.inside(
-            (jnp.zeros_like(array) if x is None else as_array(x)) if is_trained else None
+            (_zero(array, examples) if x is None else as_array(x)) if is_trained else None
             for is_trained, x, array in triples
         )
         self.params: Params = flat.inside() if has_params else None
@@ -119,6 +122,12 @@ def _hold(held: Collection[int | None], entries: list[Entry], state: OptState, n
 
     olds, treedef = jtu.tree_flatten(state)
     return treedef.unflatten(map(chosen, entries, olds, jtu.tree_leaves(new_state)))
+
+
+def _zero(array: Any, examples: tuple[int, ...]) -> Any:
+    """Return the zero that a core receives for a missing gradient."""
+    zero = jnp.zeros_like(array)
+    return jnp.broadcast_to(zero, (*examples, *zero.shape)) if examples else zero
 
 
 def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:

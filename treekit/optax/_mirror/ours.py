@@ -12,7 +12,7 @@ from treekit.optax._wrappers.monitor import monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps
 from treekit.optax._wrappers.releases import existing
 from treekit.optax._wrappers.schedule_free import schedule_free_eval_params
-from treekit.optax._wrappers.select import freeze, masked, partition, selective_transform
+from treekit.optax._wrappers.select import freeze, masked, partition, selective_transform, set_to_zero
 from treekit.optax._wrappers.tree_set import tree_set
 from treekit.optax._wrappers.update import incremental_update, periodic_update
 
@@ -32,6 +32,7 @@ _OF_THE_SAME_NAME = (
     partition,
     periodic_update,
     selective_transform,
+    set_to_zero,
     tree_map_params,
     value_and_grad_from_state,
 )

@@ -11,6 +11,7 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
+from treekit.optax._wrappers.select import zero_update
 from treekit.optax._wrappers.in_place import is_known, run_if, trace
 from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
 from treekit.optax._wrappers.state_values import states_in
@@ -45,7 +46,7 @@ def apply_if_finite(
     >>> updates, state.notfinite_count
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
-    inner_init, update_if = core_of(inner).init, _conditional(preserving(core_of(inner)), jnp.zeros_like)
+    inner_init, update_if = core_of(inner).init, _conditional(preserving(core_of(inner)), zero_update)
 
     def init(params: Params) -> optax.ApplyIfFiniteState:
         zero = jnp.zeros([], jnp.int32)
@@ -116,7 +117,7 @@ def conditionally_mask(
     Array([0., 0.], dtype=float32)
     """
     return _run_conditionally(
-        inner, should_transform_fn, forward_extra_args, optax.ConditionallyMaskState, jnp.zeros_like
+        inner, should_transform_fn, forward_extra_args, optax.ConditionallyMaskState, zero_update
     )
 
 
@@ -125,7 +126,7 @@ def _run_conditionally(
     should_transform_fn: Callable[..., Any],
     forward_extra_args: bool,
     state_class: Callable[..., Any],
-    otherwise: Callable[[Any], Any],
+    otherwise: Callable[[Any, Any], Any],
 ) -> GradientTransformation[Any]:
     inner_init, update_if = core_of(inner).init, _conditional(preserving(core_of(inner)), otherwise)
 
@@ -141,17 +142,17 @@ def _run_conditionally(
     return at_boundary(Core(init, update))
 
 
-def _same(x: object) -> Any:
+def _same(x: object, _: object) -> Any:
     return x
 
 
-def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., tuple[Any, Any]]:
+def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[..., tuple[Any, Any]]:
     """Return a function that updates with `core` if a flag is true.
 
     Args:
         core: a core that preserves dtypes and structure. It is traced once.
-        otherwise: maps an update to its replacement where the flag is false, which is cast to the dtype that the core
-            returns. If that returns None for a leaf, as for a frozen one, the replacement is None.
+        otherwise: maps an update, and what the core returns for it, to its replacement where the flag is false, which is
+            cast to the dtype that the core returns. If that returns None for a leaf, as for a frozen one, the replacement is None.
 
     Returns:
         A function of the flag (a bool of shape ()), updates, state, params and the extra arguments. It returns new
@@ -170,7 +171,7 @@ def _conditional(core: Core, otherwise: Callable[[Any], Any]) -> Callable[..., t
 
         def others(like: Updates) -> Any:
             pairs = zip(treedef.flatten_up_to(like), jtu.tree_leaves(updates), strict=True)
-            return treedef.unflatten([None if to is None else cast_like(otherwise(x), to) for to, x in pairs])
+            return treedef.unflatten([None if to is None else cast_like(otherwise(x, to), to) for to, x in pairs])
 
         if is_known(flag):
             return run(state) if flag else (others(untyped.eval_shape(run, state)[0]), state)

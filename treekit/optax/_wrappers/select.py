@@ -6,7 +6,7 @@ from typing import Any
 
 import optax
 
-from treekit._base.jax import jtu
+from treekit._base.jax import jnp, jtu
 from treekit._base.tree import is_mapping
 from treekit._base.types import Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
@@ -134,6 +134,27 @@ def _partition(cores: Mapping[Any, Core], select: Callable[[Any], Any], *, any_s
     return Core(init, update)
 
 
+def set_to_zero() -> GradientTransformation[optax.EmptyState]:
+    """Make all updates zero: `optax.set_to_zero`, in the shapes of the params, also for gradients of single examples.
+
+    Returns:
+        A transformation; its state is an `optax.EmptyState`.
+    """
+    return at_boundary(_SET_TO_ZERO)
+
+
+def _update_to_zero(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
+    return jtu.tree_map(zero_update, updates, updates if params is None else params), state
+
+
+def zero_update(update: Any, like: Any) -> Any:
+    """Return the zero for an update, in the shape of its param, or of another update of it."""
+    return jnp.zeros_like(update, shape=None if update.shape == like.shape else like.shape)
+
+
+_SET_TO_ZERO = Core(optax.set_to_zero().init, _update_to_zero)
+
+
 def _have_order(keys: Iterable[Any]) -> bool:
     """Whether JAX can sort the keys of a dict; those of an Enum have no order, nor have those of several types."""
     try:
@@ -164,7 +185,7 @@ def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
     >>> tx.update(params, tx.init(params), params)[0]
     {'b': Array([1., 1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
     """
-    return masked(optax.set_to_zero(), mask)
+    return masked(set_to_zero(), mask)
 
 
 def selective_transform(
@@ -196,7 +217,7 @@ def selective_transform(
         frozen, trained = is_frozen.part_and_rest(params)
         return {"train": trained, "freeze": frozen}
 
-    cores = {"train": core_of(optimizer), "freeze": core_of(optax.set_to_zero())}
+    cores = {"train": core_of(optimizer), "freeze": _SET_TO_ZERO}
     return at_boundary(_partition(cores, select, any_shape=False))
 
 
