@@ -464,3 +464,32 @@ def test_a_step_that_donates_the_state_of_an_eager_one_deletes_nothing_else(make
     updates, state = tx.update(grads, state, params, **extra)
     jax.jit(lambda state: state, donate_argnums=0)(state)
     assert not any(x.is_deleted() for x in jax.tree.leaves((params, grads, updates)))
+
+
+OWN = optax.GradientTransformation(lambda params: KEPT, lambda updates, state, params=None: (updates, state + 1))
+KEPT = jnp.zeros(3)
+KEEPS_ARRAYS: dict[str, Any] = {
+    "noisy_sgd": lambda x: tko.noisy_sgd(0.1, key=x),
+    "add_noise": lambda x: tko.add_noise(0.1, 0.1, x),
+    "own": lambda _: tko.chain(tko.sgd(0.1), OWN),
+}
+
+
+@pytest.mark.parametrize("name", KEEPS_ARRAYS)
+def test_a_donated_step_leaves_the_arrays_of_the_optimizer_alone(name: str) -> None:
+    key, params = jax.random.key(0), {"w": jnp.ones(4)}
+    tx = KEEPS_ARRAYS[name](key)
+    jax.jit(tx.update, donate_argnums=1)(params, tx.init(params), params)
+    assert not any(x.is_deleted() for x in jax.tree.leaves((tx.init(params), key, KEPT)))
+
+
+def test_a_donated_step_leaves_an_extra_argument_that_the_state_keeps_alone() -> None:
+    def update(updates: Any, state: Any, params: Any = None, *, value: Any, **_: Any) -> Any:
+        return updates, value
+
+    keeps = optax.GradientTransformationExtraArgs(lambda params: jnp.zeros(()), update)
+    params, value = {"w": jnp.ones(4)}, jnp.float32(3)
+    tx = tko.chain(tko.sgd(0.1), keeps)
+    _, state = tx.update(params, tx.init(params), params, value=value)
+    jax.jit(tx.update, donate_argnums=1)(params, state, params, value=jnp.float32(1))
+    assert not value.is_deleted()

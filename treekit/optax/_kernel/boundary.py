@@ -13,7 +13,7 @@ import optax
 from treekit._base.dtype import strengthen_all
 from treekit._base.flax import is_nnx_state
 from treekit._base.jax import jtu, untyped
-from treekit._base.memory import unshared
+from treekit._base.memory import copied, unshared
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.nodes import in_nodes_of
 from treekit.optax._kernel.crossing import Crossing
@@ -22,6 +22,7 @@ from treekit.optax._kernel.misfit import check_fit_if_integers, explained
 from treekit.optax._kernel.notes import note_none, note_transformation
 from treekit.optax._kernel.passed import passing
 from treekit.optax._kernel.sharding import shard_alike
+from treekit.optax._kernel.state_map import map_state
 from treekit.optax._kernel.trained import check_params, check_something_is_trained, flatten
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, is_own, with_core
 
@@ -83,6 +84,8 @@ def _first_state(state: OptState, params: Params) -> Any:
     """Return a state that `init` made, strongly typed, in arrays of its own, and sharded as the params."""
     _check_not_lookahead(state)
     leaves, treedef = jtu.tree_flatten(strengthen_all(state))
+    # What belongs to no param may be an array that the optimizer keeps, such as a key: a donated step would delete it.
+    leaves = [copied(x) if at.param is None else x for x, at in zip(leaves, map_state(state, params), strict=True)]
     return shard_alike(treedef.unflatten(unshared(leaves, jtu.tree_leaves(params))), params)
 
 

@@ -84,7 +84,7 @@ class Crossing:
             new_state = _hold(held, entries, state, new_state)
         # Outside of jit, adan keeps the gradient itself: a step that donates the state would delete the caller's.
         leaves, treedef = jtu.tree_flatten(new_state)
-        unaliased = unshared(leaves, jtu.tree_leaves((news, self.updates, self.params)))
+        unaliased = unshared(leaves, jtu.tree_leaves((news, self.updates, self.params, self.extra)))
         return flat.treedef.unflatten(news), treedef.unflatten(unaliased)
 
 
