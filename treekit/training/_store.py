@@ -88,10 +88,10 @@ def store_state(
             params. Numbers of shape () are not narrowed, since some are hyperparameters; copies and averages of
             params and accumulators of gradients are stored in f32 at least, and complex arrays keep their dtype. By
             default, state has the dtypes that `inner.init` gives it. Or a dtype for each accumulator,
-            `{"mu": jnp.bfloat16, "nu": jnp.float32}`: other state keeps its dtype. A key is the name of a field of the state, or a pattern as in
-            `treekit.path_mask`: a glob such as "**.mu.embed.**", or a compiled regular expression, that matches the
-            whole key path in the state, "0.mu.embed.table". The first pattern that matches decides; without one, the
-            field.
+            `{"mu": jnp.bfloat16, "nu": jnp.float32}`: other state keeps its dtype. A key is the
+            name of a field of the state, or a pattern as in `treekit.path_mask`: a glob such as "**.mu.embed.**", or a
+            compiled regular expression, that matches the whole key path in the state, "0.mu.embed.table". The first
+            pattern that matches decides; without one, the field.
         rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in the dtypes that
             it receives. With a `dtype`, it computes in f32 at least, and in that dtype at least. "stochastic": it
             computes in f32 at least, and the results are rounded at random.

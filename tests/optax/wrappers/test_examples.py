@@ -1,4 +1,4 @@
-"""Gradients of single examples, which have an axis more than their params, beside what is frozen, missing or skipped."""
+"""Gradients of single examples, with an axis more than their params, beside what is frozen, missing or skipped."""
 
 from collections.abc import Callable
 from typing import Any

@@ -11,9 +11,9 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
-from treekit.optax._wrappers.select import zero_update
 from treekit.optax._wrappers.in_place import is_known, run_if, trace
 from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
+from treekit.optax._wrappers.select import zero_update
 from treekit.optax._wrappers.state_values import states_in
 from treekit.optax._wrappers.traced import named_schedule
 
@@ -116,9 +116,7 @@ def conditionally_mask(
     >>> tx.update(jnp.ones(2), tx.init(jnp.ones(2)))[0]
     Array([0., 0.], dtype=float32)
     """
-    return _run_conditionally(
-        inner, should_transform_fn, forward_extra_args, optax.ConditionallyMaskState, zero_update
-    )
+    return _run_conditionally(inner, should_transform_fn, forward_extra_args, optax.ConditionallyMaskState, zero_update)
 
 
 def _run_conditionally(
@@ -151,8 +149,9 @@ def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[.
 
     Args:
         core: a core that preserves dtypes and structure. It is traced once.
-        otherwise: maps an update, and what the core returns for it, to its replacement where the flag is false, which is
-            cast to the dtype that the core returns. If that returns None for a leaf, as for a frozen one, the replacement is None.
+        otherwise: maps an update, and what the core returns for it, to its replacement where the flag is false, which
+            is cast to the dtype that the core returns. If that returns None for a leaf, as for a frozen one, the
+            replacement is None.
 
     Returns:
         A function of the flag (a bool of shape ()), updates, state, params and the extra arguments. It returns new
