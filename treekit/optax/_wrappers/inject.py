@@ -11,16 +11,14 @@ import optax
 from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
 
-from treekit._arrays.round import widen
 from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.memory import unshared
-from treekit._base.predicates import is_array, is_inexact_array, is_narrow, is_real_number, is_traced
+from treekit._base.predicates import is_array, is_inexact_array, is_real_number, is_traced
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._text.describe import describe, describe_error, describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
-from treekit.optax._kernel.preserve import keep_updates
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._wrappers.call import Call, bind_original, converted
 from treekit.optax._wrappers.kinds import Argument, Kind, kinds_of, named_arguments, names_of_parameters
@@ -148,7 +146,7 @@ class _Injected:
         stored = unshared([self._store(name, x, dtype) for name, x in values.items()], values.values())
         hyperparams = dict(zip(values, stored, strict=True))
         with self._noting(hyperparams):
-            inner = core_of(self.call.make(_widening(params, hyperparams)(hyperparams)))
+            inner = core_of(self.call.make(_weak(hyperparams)))
             inner_state = inner.init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
@@ -167,11 +165,9 @@ class _Injected:
                 # An int that the user put into the state stays one there: scan and cond need a state of equal dtypes.
                 stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
         states = {name: self.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
-        wide = _widening((updates, params), hyperparams)
         with self._noting(hyperparams):
-            inner = core_of(self.call.make(wide(hyperparams)))
-            new_updates, inner_state = inner.update(*wide((updates, state.inner_state, params)), **extra)
-            updates = keep_updates(updates, params, new_updates, narrow=True)  # the hyperparameters are in f32
+            inner = core_of(self.call.make(_weak(hyperparams)))
+            updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
 
@@ -287,15 +283,11 @@ _INTS: Any = (int, np.integer)
 _ON_HOST: Any = (*_INTS, float, np.floating)
 
 
-def _widening(trees: PyTree, hyperparams: dict[str, Any]) -> Callable[[Any], Any]:
-    """Return a function that casts narrow leaves to f32 if JAX refuses to multiply these arrays, and no leaf otherwise.
+def _weak(hyperparams: dict[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters that compute as Python numbers do: weakly typed, so that nothing becomes wider."""
 
-    It refuses to multiply a float8 by another dtype, and any two dtypes if promotion is strict.
-    """
-    is_strict = untyped.config.jax_numpy_dtype_promotion == "strict"
-    arrays = jtu.tree_leaves((trees, hyperparams) if is_strict else trees)
-    narrow = {x.dtype for x in arrays if is_narrow(x)}
-    is_refused = any(dtype.itemsize == 1 for dtype in narrow)
-    if narrow and is_strict:
-        is_refused = len({dtype_of(x) for x in arrays if issubdtype(dtype_of(x), jnp.floating)}) > 1
-    return widen if is_refused else lambda tree: tree
+    def weak(x: Any) -> Any:
+        is_plain = is_inexact_array(x) and x.shape == () and x.dtype == jnp.result_type(float)
+        return jax.lax.full_like(1.0, x) if is_plain else x
+
+    return {name: weak(x) for name, x in hyperparams.items()}
