@@ -147,6 +147,7 @@ USERS: dict[str, tuple[str, ...]] = {
     "treekit.training._round": tuple(f"treekit/training/_{name}.py" for name in ("effects", "frozen", "summary")),
     "treekit.training._hyperparams": ("treekit/training/__init__.py", "treekit/training/_summary.py"),
     "treekit.training._summary_table": ("treekit/training/_summary.py",),
+    "treekit.training._groups_table": ("treekit/training/__init__.py", "treekit/training/_groups.py"),
 }
 
 

@@ -177,9 +177,37 @@ def _first_matches(
         are_rows: whether they are the rows of `path_labels`, each of which must decide about a leaf; for `path_mask`,
             it is enough that each selects one.
     """
+    name = "path_labels" if are_rows else "path_mask"
+    leaves = _matched_leaves(name, selectors, tree, is_leaf, strict, are_rows=are_rows)
+    return [(x.name, min(x.selected_by, default=None)) for x in leaves]
+
+
+def select_leaves(name: str, masks: Sequence[MaskSpec], tree: PyTree) -> list[list[bool]]:
+    """Return for each of several masks whether it selects each leaf; all patterns and classes are found in one walk.
+
+    Args:
+        name: what the user called, for errors.
+        masks: the masks.
+        tree: any pytree.
+    """
+    answers: dict[int, list[bool]] = {}
+    for strict in (True, False):
+        of_paths = [(i, x) for i, x in enumerate(masks) if isinstance(x, PathMask) and x.strict == strict]
+        selectors = [(i, selector) for i, mask in of_paths for selector in mask.patterns]
+        if selectors:
+            leaves = _matched_leaves(name, [x for _, x in selectors], tree, None, strict, are_rows=False)
+            of_leaves = [{selectors[j][0] for j in x.selected_by} for x in leaves]
+            answers |= {i: [i in selecting for selecting in of_leaves] for i, _ in of_paths}
+    return [answers[i] if i in answers else mask.of_leaves(tree, None) for i, mask in enumerate(masks)]
+
+
+def _matched_leaves(
+    name: str, selectors: Sequence[Selector], tree: PyTree, is_leaf: IsLeaf, strict: bool, *, are_rows: bool
+) -> list[Found]:
+    """Return every leaf, with the patterns and classes that select it, as `_first_matches` says."""
     found = list(walk_matched(selectors, tree, is_leaf, whole=True))
     leaves = [x for x in found if x.is_leaf]
-    name, names = "path_labels" if are_rows else "path_mask", [x.name for x in leaves]
+    names = [x.name for x in leaves]
     if len(set(names)) < len(names):
         _check_one_name(name, selectors, names)
     variables = [x for x in selectors if is_variable_class(x)]
@@ -187,7 +215,7 @@ def _first_matches(
         raise _no_variables(name, variables[0])
     if strict:
         _check_used(name, selectors, found, are_rows=are_rows)
-    return [(x.name, min(x.selected_by, default=None)) for x in leaves]
+    return leaves
 
 
 def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found], *, are_rows: bool) -> None:

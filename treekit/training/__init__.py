@@ -1,9 +1,10 @@
 """What Optax does not have: whole steps, averages of params, rates, hyperparameters, and state in other dtypes.
 
 For optimizers of treekit and of plain Optax. `treekit.optax` has Optax's names; those here are treekit's own, so none
-of them can become one of Optax with another meaning. Each feature can be removed without touching another. Two have
-several files: `_store` stores the codes of `_eight_bits` as `_rules` say; `_summary` asks `_effects` and
-`_frozen`, which take steps by `_round`, and `_hyperparams`, and puts their answers into a `_summary_table`.
+of them can become one of Optax with another meaning. Each feature can be removed without touching another. Three have
+several files: `_store` stores the codes of `_eight_bits` as `_rules` say; `_groups` runs an optimizer as the rows of a
+`_groups_table` say; `_summary` asks `_effects` and `_frozen`, which take steps by `_round`, and `_hyperparams`, and
+puts their answers into a `_summary_table`.
 """
 
 import typing as _typing
@@ -13,6 +14,8 @@ from treekit.optax._kernel.misfit import StateError as StateError
 from treekit.optax._wrappers.rounds import WeightedMultiStepsState as WeightedMultiStepsState
 from treekit.training._ema import get_params_ema as get_params_ema
 from treekit.training._ema import params_ema as params_ema
+from treekit.training._groups import param_groups as param_groups
+from treekit.training._groups_table import times as times
 from treekit.training._hyperparams import get_hyperparams as get_hyperparams
 from treekit.training._hyperparams import set_hyperparams as set_hyperparams
 from treekit.training._rates import scale_by_tree as scale_by_tree

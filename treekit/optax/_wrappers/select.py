@@ -60,7 +60,7 @@ def _masked(core: Core, mask: MaskFunction, *, any_shape: bool) -> Core:
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         holes = mask.part(updates)
-        news, new = _update_part(inner_update, holes, updates, state.inner_state, params, extra, any_shape)
+        news, new = update_part(inner_update, holes, updates, state.inner_state, params, extra, any_shape)
         return _filled(holes, news, updates), optax.MaskedState(new)
 
     return Core(init, update)
@@ -127,7 +127,7 @@ def _partition(cores: Mapping[Any, Core], select: Callable[[Any], Any], *, any_s
         # Each core changes its own part of the updates only, so the next one still finds its gradients in them.
         for key, inner_update in inner_updates.items():
             old = state.inner_states[key].inner_state
-            news, new = _update_part(inner_update, holes[key], updates, old, params, extra, any_shape)
+            news, new = update_part(inner_update, holes[key], updates, old, params, extra, any_shape)
             updates, inner[key] = _filled(holes[key], news, updates), optax.MaskedState(new)
         return updates, optax.transforms.PartitionState(inner)
 
@@ -224,7 +224,7 @@ def selective_transform(
 # ----------------------------------------------------------------------------------------------------- a part of a tree
 
 
-def _update_part(
+def update_part(
     inner_update: Callable[..., Any],
     holes: PyTree,
     updates: Updates,

@@ -1,0 +1,143 @@
+"""The table of `param_groups`: its rows, and which of them decide about each leaf."""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from treekit._base.jax import jtu
+from treekit._base.predicates import is_real_number
+from treekit._base.tree import is_mapping
+from treekit._base.types import Params
+from treekit._names.pattern_errors import nearest
+from treekit._select.masks import MaskSpec
+from treekit._select.paths import PathMask, path_mask, select_leaves
+from treekit._text.describe import describe_value
+from treekit.optax._wrappers.call import Call, check_numbers
+
+# For each option that a row sets for a leaf, the row: () if no row does, None if the leaf is frozen.
+Group: TypeAlias = tuple[tuple[str, int], ...] | None
+
+
+class Times(NamedTuple):
+    """An option of a row that is the default, times a factor."""
+
+    factor: Any
+
+
+def times(factor: object) -> Times:
+    """Return an option, for a row of `param_groups`, that is the default of the option times a factor.
+
+    Args:
+        factor: a number, or a schedule.
+
+    Raises:
+        TypeError: `factor` is neither.
+
+    >>> times(0.1)
+    Times(factor=0.1)
+    """
+    if not (is_real_number(factor) or callable(factor)):
+        raise TypeError(f"times takes a number or a schedule, found {describe_value(factor)}")
+    return Times(factor)
+
+
+class Row(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        text: its key, for errors.
+        name: the first part of the names of its hyperparameters.
+        mask: what it selects.
+        options: what it sets.
+        is_frozen: whether it freezes.
+    """
+
+    text: str
+    name: str
+    mask: MaskSpec
+    options: dict[str, Any]
+    is_frozen: bool
+
+    def hyperparam(self, option: str) -> str:
+        """Return the name of the hyperparameter that an option is."""
+        return f"{self.name}_{option}" + "_times" * isinstance(self.options[option], Times)
+
+
+def rows_of(table: object, call: Call) -> list[Row]:
+    """Return the rows of a table; raise an error unless they set options of this factory, under names of their own."""
+    if not is_mapping(table):
+        raise TypeError(f"the table must be a dict of dicts, or None, by pattern, found {describe_value(table)}")
+    rows = [_row(key, options, call) for key, options in table.items()]
+    by_name = {row.name: row for row in rows if row.options}
+    for row in rows:
+        if row.options and (by_name[row.name] is not row or not row.name.isidentifier()):
+            raise ValueError(
+                f"the row {row.text} needs a name of its own, that is an identifier, and not {row.name!r}: add "
+                "'name': 'my_name' to its options"
+            )
+    return rows
+
+
+def _row(key: Any, options: Any, call: Call) -> Row:
+    keys: list[Any] = [key] if type(key) not in (tuple,) else list(key)
+    plain = [x for x in keys if not isinstance(x, MaskSpec)]
+    mask: MaskSpec | None = path_mask(*plain) if plain or not keys else None
+    for other in keys:
+        if isinstance(other, MaskSpec):
+            mask = other if mask is None else mask | other
+    assert mask is not None, "there is a key"
+    text = ", ".join(x.__qualname__ if isinstance(x, type) else describe_value(x) for x in keys)
+    if not (options is None or is_mapping(options)):
+        raise TypeError(f"the row {text} must be None, or a dict of options, found {describe_value(options)}")
+    own = dict(options or {})
+    name = own.pop("name", None) or "_".join(filter(None, map(_name, keys)))
+    known = call.signature.parameters
+    if not any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values()):
+        for option in own.keys() - known.keys():
+            raise ValueError(
+                f"{call.name} has no option {option!r}, which the row {text} sets. The nearest: "
+                f"{nearest(str(option), list(known))}"
+            )
+    if call.is_of_optax:
+        check_numbers(dataclasses.replace(call, arguments=own), schedules=True)
+    return Row(text, name, mask, own, options is None)
+
+
+def _name(key: Any) -> str:
+    """Make the name of a row from a pattern, a class, or a `path_mask` of these; "" for any other mask."""
+    if isinstance(key, PathMask):
+        return "_".join(filter(None, map(_name, key.patterns)))
+    if isinstance(key, MaskSpec):
+        return ""
+    text: str = key.__name__ if isinstance(key, type) else getattr(key, "pattern", key)
+    return "_".join(re.findall(r"\w+", text)) or "rest"  # "**" is for what other rows leave
+
+
+def groups_of(rows: Sequence[Row], params: Params) -> list[Group]:
+    """Return the group of each leaf; raise a ValueError if a row, or an option of one, decides about none."""
+    selected = select_leaves("param_groups", [row.mask for row in rows], params)
+    flags_of_leaves = list(zip(*selected, strict=True)) if rows else [()] * len(jtu.tree_leaves(params))
+    group_of = {flags: _group(rows, flags) for flags in dict.fromkeys(flags_of_leaves)}
+    decided = {pair for group in group_of.values() for pair in group or ()}
+    for i, row in enumerate(rows):
+        selects = any(flags[i] for flags in group_of)
+        idle = [option for option in row.options if (option, i) not in decided]
+        if selects and idle:
+            raise ValueError(
+                f"param_groups: {idle[0]} of the row {row.text} decides about no parameter: earlier rows do, or freeze "
+                "them. Put narrow rows first, and leave out what has no effect"
+            )
+    same = {group: group for group in group_of.values()}  # so that equal groups are one object
+    return [same[group_of[flags]] for flags in flags_of_leaves]
+
+
+def _group(rows: Sequence[Row], flags: Sequence[bool]) -> Group:
+    selecting = [(i, row) for i, (row, is_selected) in enumerate(zip(rows, flags, strict=True)) if is_selected]
+    if any(row.is_frozen for _, row in selecting):
+        return None
+    deciding: dict[str, int] = {}
+    for i, row in selecting:
+        deciding = dict.fromkeys(row.options, i) | deciding
+    return tuple(sorted(deciding.items()))
