@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from treekit._base.jax import jtu
+from treekit._base.jax import is_hijax_variable, jtu
 from treekit._base.types import PyTree
 
 
@@ -24,6 +24,38 @@ def is_rng_variable(x: object) -> bool:
     return is_variable(x) and any(base.__name__ == "RngState" for base in type(x).__mro__)
 
 
+# Besides its parameters, a module has running statistics, caches, values that were sown, and random streams.
+_NO_PARAMETERS = ("BatchStat", "Cache", "Intermediate", "Perturbation", "RngState", "MetricState")
+
+
+@functools.lru_cache(1_000)
+def is_variable_class(cls: Any) -> bool:
+    """Whether a class is one of Flax's variables."""
+    return isinstance(cls, type) and _has_base(cls, "flax.nnx.", "Variable")
+
+
+@functools.lru_cache(1_000)
+def is_no_parameter(cls: Any) -> bool:
+    """Whether a class of variables is one, or inherits from one, that Flax has for what is not a parameter."""
+    return _has_base(cls, "flax.nnx.", *_NO_PARAMETERS)
+
+
+def variable_class(x: object) -> Any:
+    """Return the class of a variable of Flax, also of one that is a leaf; of any other object, its own class."""
+    return getattr(x, "var_type", type(x)) if is_hijax_variable(x) else type(x)
+
+
+def shared_variable(tree: PyTree) -> Any:
+    """Return a variable of Flax that occurs twice in a tree, of which JAX would make two; None if there is none."""
+    seen = set[int]()
+    for x in jtu.tree_leaves(tree, is_leaf=is_variable):
+        if is_variable(x) or is_hijax_variable(x):
+            if id(x) in seen:
+                return x
+            seen.add(id(x))
+    return None
+
+
 def is_nnx_module(x: object) -> bool:
     """Whether `x` is a module of Flax NNX, whose children are all of its variables, or a class of such modules."""
     return _has_base(x if isinstance(x, type) else type(x), "flax.nnx.", "Module")
@@ -32,6 +64,12 @@ def is_nnx_module(x: object) -> bool:
 def is_nnx_state(x: object) -> bool:
     """Whether `x` is an `nnx.State` of Flax."""
     return type(x).__name__ == "State" and type(x).__module__.startswith("flax.nnx.")
+
+
+def is_of_bare_values(tree: PyTree) -> bool:
+    """Whether a tree is an `nnx.State` of values without their variables, as `nnx.Optimizer` passes to `update`."""
+    leaves = jtu.tree_leaves(tree, is_leaf=is_variable)
+    return is_nnx_state(tree) and bool(leaves) and not any(is_variable(x) or is_hijax_variable(x) for x in leaves)
 
 
 def is_nnx_optimizer(x: object) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any, cast
 
+from treekit._base.flax import is_no_parameter, variable_class
 from treekit._base.jax import jtu
 from treekit._base.layouts import TRAINABLE
 from treekit._base.tree import children_or_none, is_none
@@ -17,7 +18,8 @@ def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool
     """Return whether the class around each leaf declares that it is not trained.
 
     A class declares this of a field by `field(trainable=False)` or `metadata={"trainable": False}`, and of all leaves
-    in its instances by `__treekit_trainable__ = False`.
+    in its instances by `__treekit_trainable__ = False`. Flax declares it of running statistics, caches, values that
+    were sown and random streams, by the classes of their variables.
 
     Args:
         tree: any pytree.
@@ -32,11 +34,11 @@ def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool
     kinds = set[Any]()
 
     def note_class(x: object) -> bool:
-        kinds.add(type(x))
+        kinds.add(variable_class(x))
         return False
 
     def is_part(x: object) -> bool:
-        return is_leaf(x) or declares(type(x))
+        return is_leaf(x) or declares(variable_class(x))
 
     def parts_of(x: object) -> list[Any]:
         """Return the leaves of a tree, and in place of others the nodes around them whose classes declare something."""
@@ -49,10 +51,10 @@ def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool
     todo = [(part, False) for part in reversed(parts_of(tree))]  # whether it is frozen as a whole
     while todo:
         x, is_frozen = todo.pop()
-        cls = cast(Any, type(x))
-        if not is_frozen and (not declares(cls) or children_or_none(x) is None):  # a leaf, or None
+        cls = cast(Any, variable_class(x))
+        if not is_frozen and (not declares(cls) or (children_or_none(x) is None and cls is type(x))):  # a leaf, or None
             frozen.append(False)
-        elif is_frozen or getattr(cls, _WHOLE_CLASS, True) is False:
+        elif is_frozen or _is_frozen(cls):
             frozen += [True] * len(jtu.tree_leaves(x, is_leaf=is_leaf))
         else:
             names, keyed = _excluded_fields(cls), keyed_children(x)
@@ -65,7 +67,11 @@ def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool
 
 def declares(cls: Any) -> bool:
     """Whether a class declares that leaves in its instances are not trained."""
-    return bool(_excluded_fields(cls)) or getattr(cls, _WHOLE_CLASS, True) is False
+    return bool(_excluded_fields(cls)) or _is_frozen(cls)
+
+
+def _is_frozen(cls: Any) -> bool:
+    return getattr(cls, _WHOLE_CLASS, not is_no_parameter(cls)) is False
 
 
 @functools.lru_cache(1_000)  # asked of every class in a tree; classes that are not used any more are forgotten

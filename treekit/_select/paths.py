@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
-from treekit._base.flax import has_variables, is_nnx_module, is_nnx_state, is_variable_class
+from treekit._base.flax import is_nnx_module, is_of_bare_values, is_variable_class
 from treekit._base.jax import jtu
 from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import is_mapping
@@ -210,9 +210,9 @@ def _matched_leaves(
     names = [x.name for x in leaves]
     if len(set(names)) < len(names):
         _check_one_name(name, selectors, names)
-    variables = [x for x in selectors if is_variable_class(x)]
-    if variables and leaves and is_nnx_state(tree) and not has_variables(tree):
-        raise _no_variables(name, variables[0])
+    of_variables = [x for x in selectors if is_variable_class(x)]
+    if of_variables and is_of_bare_values(tree):  # also if not strict: in `init` the class may have selected some
+        raise _no_variables(name, of_variables[0], are_rows=are_rows)
     if strict:
         _check_used(name, selectors, found, are_rows=are_rows)
     return leaves
@@ -253,13 +253,14 @@ def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found]
             )
 
 
-def _no_variables(name: str, cls: Any) -> ValueError:
+def _no_variables(name: str, cls: Any, *, are_rows: bool) -> ValueError:
     """Return the error of a class of variables that a tree of their values cannot have, even if it is not strict."""
-    found = f"treekit.tree_find(nnx.state(model), {cls.__name__})"
-    by_name = f"path_mask(*{found})" if name == "path_mask" else f"path_labels({{name: label for name in {found}}})"
+    selector = f"{{{cls.__name__}: label}}, default=other" if are_rows else cls.__name__
     return ValueError(
-        f"{name}: {cls.__qualname__} is a class of variables, and the tree has only the values of variables, which "
-        f"nnx.Optimizer passes to update. Select them by name: {by_name}"
+        f"{name}: which values are of variables of the class {cls.__qualname__} is not known, since the tree is an "
+        "nnx.State of values without their variables. nnx.Optimizer passes variables to init, and their values to "
+        f"update. Pass it what {name} returns for the variables, which fits both by name: "
+        f"{name}({selector})(nnx.state(model, nnx.Param))"
     )
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import TypeVar
 
+from treekit._base.flax import is_no_parameter, variable_class
 from treekit._base.jax import jtu
 from treekit._base.predicates import can_be_trained
 from treekit._base.tree import is_none
@@ -18,7 +19,8 @@ class Trainable(MaskSpec):
     """A mask function that is True for each leaf that can be trained.
 
     True for floating-point and complex arrays, except those in a field with `field(trainable=False)`: buffers, such as
-    running statistics or a fixed embedding. False for every other leaf.
+    running statistics or a fixed embedding; and except Flax's variables that are no parameters: `BatchStat`, `Cache`,
+    `Intermediate`, `Perturbation`, `RngState`, and classes that inherit from them. False for every other leaf.
 
     Use it wherever Optax accepts a mask function, and as the `filter_spec` of `filter` and `partition`. For classes of
     others, combine it with a mask by name or by class, such as
@@ -62,7 +64,10 @@ class Trainable(MaskSpec):
         frozen = declared_frozen(numbered)
         numbers = jtu.tree_leaves(numbered, is_leaf=is_none)
         excluded = {i for i, out in zip(numbers, frozen, strict=False) if out}
-        return [can_be_trained(x) and i not in excluded for i, x in enumerate(leaves)]
+        return [
+            can_be_trained(x) and i not in excluded and not is_no_parameter(variable_class(x))
+            for i, x in enumerate(leaves)
+        ]
 
 
 trainable: Trainable = Trainable()

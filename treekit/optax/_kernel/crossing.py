@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from treekit._base.dtype import as_array, dtype_of, has_dtype, has_no_update, issubdtype, shape_of
+from treekit._base.flax import is_nnx_module, is_nnx_state
 from treekit._base.jax import jnp, jtu
 from treekit._base.memory import unshared
 from treekit._base.predicates import is_numeric_array, is_parameter
@@ -135,9 +136,10 @@ def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
     try:
         parts = flatten_updates(flat.treedef, updates)
     except ValueError as error:
+        of_nnx = is_nnx_state(updates) and is_nnx_module(flat.tree)
         raise ValueError(
             f"{error}. update takes (updates, state, params), in this order, and updates have the structure of the "
-            "params"
+            "params" + ". nnx.grad returns an nnx.State, and jax.grad(loss, allow_int=True) a module" * of_nnx
         ) from None
     gradients = [None if is_hole(x) or has_no_update(x) else x for x in parts]
     pairs = zip(flat.is_trained, gradients, strict=True)

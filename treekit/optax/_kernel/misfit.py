@@ -70,7 +70,10 @@ def _hint(updates: Updates, params: Params) -> str:
     hints: list[str] = []
     like, name = (updates, "updates") if params is None else (params, "params")
     if is_nnx_module(like):
-        hints.append("The params are a module of Flax NNX: pass nnx.state(model, nnx.Param), to init and to update.")
+        hints.append(
+            "The params are a module of Flax NNX. If only static values differ, init has seen it in another mode: call "
+            "model.train() before init and before the gradient."
+        )
     elif updates is None and params is None:
         hints.append("It received no updates: None is for a leaf, or a subtree, without a gradient.")
     elif params is None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import optax
 
 from treekit._base.dtype import has_dtype, stands_for_array
-from treekit._base.flax import is_nnx_module
+from treekit._base.flax import is_nnx_module, shared_variable, variable_class
 from treekit._base.jax import is_ref, jtu
 from treekit._base.memory import owned
 from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
@@ -19,7 +19,7 @@ from treekit._base.states import is_known_state
 from treekit._base.tree import one_level
 from treekit._base.types import LeafPredicate, Params, PyTreeDef
 from treekit._names.declared import declared_frozen, declares
-from treekit._names.key_path import leaf_path_text
+from treekit._names.key_path import leaf_path_text, walk
 from treekit._names.pattern_errors import listed
 from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.holes import is_hole
@@ -70,7 +70,7 @@ def flatten(tree: Params, may_train: LeafPredicate = can_be_trained) -> Flat:
     classes = set[Any]()
 
     def stop(x: object) -> bool:
-        classes.add(type(x))  # of every node, so that the tree need not be walked for them
+        classes.add(variable_class(x))  # of every node, so that the tree need not be walked for them
         return is_hole(x)
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
@@ -84,11 +84,18 @@ def flatten(tree: Params, may_train: LeafPredicate = can_be_trained) -> Flat:
 
 
 def check_params(params: Params) -> None:
-    """Raise a TypeError for what a user may mistake for params: a class, a module of Flax NNX, a state."""
-    if is_nnx_module(params) and not isinstance(params, type):
+    """Raise a TypeError for what a user may mistake for params: a class, a state; or if they share a variable."""
+    if is_nnx_module(params) and not isinstance(params, type) and jtu.all_leaves([params]):
         raise TypeError(
-            f"init received the module {type(params).__name__} of Flax NNX, whose variables are not its params only: "
-            "pass nnx.state(model, nnx.Param), to init and to update"
+            f"init received the module {type(params).__name__} of Flax NNX, whose class is no pytree: pass "
+            "nnx.state(model, nnx.Param), to init and to update"
+        )
+    if (shared := shared_variable(params)) is not None:
+        places = [name for name, x in walk(params) if x is shared]
+        raise TypeError(
+            f"init received a {variable_class(shared).__name__} that occurs {len(places)} times, at "
+            f"{listed(places)}: JAX's transforms, and apply_updates, make a variable of each, which train apart. Pass "
+            "nnx.state(model, nnx.Param), which has it once, to init and to update, and nnx.merge it in the loss"
         )
     if params is not None and jtu.all_leaves([params]) and not is_parameter(params):
         advice = "an instance of this class" if isinstance(params, type) else "a pytree with arrays"

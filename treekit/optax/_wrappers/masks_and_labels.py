@@ -1,5 +1,6 @@
 """Masks and labels: trees, or functions of the params, resolved to the parts of the params that they select."""
 
+import contextlib
 import difflib
 import operator
 from collections.abc import Callable, Iterable
@@ -8,11 +9,12 @@ from typing import Any
 import numpy as np
 import optax
 
-from treekit._base.flax import has_variables
+from treekit._base.flax import has_variables, is_nnx_state, values_of_variables
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.types import Labels, Mask, Params, PyTree
 from treekit._names.key_path import path_name, path_text
+from treekit._select.filter import TreeSpec
 from treekit._select.spec import FittedSpec, fit_spec
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.holes import is_params_placeholder
@@ -30,7 +32,24 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
             "that uses jax.tree.map"
         )
     asked = as_passed(params)
-    return fit_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}", asked=asked)
+    fitted = fit_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}", asked=asked)
+    if is_nnx_state(asked) and callable(spec) and jtu.all_leaves([spec]) and not isinstance(spec, TreeSpec):
+        answers = _answers(fitted)
+        of_values = answers
+        with contextlib.suppress(Exception):  # one that cannot take values raises in an update that has only those
+            of_values = _answers(fit_spec(spec, values_of_variables(params), is_spec_leaf=is_spec_leaf, name=name))
+        if not any(map(is_traced, answers + of_values)) and answers != of_values:
+            raise ValueError(
+                f"the function given as {name} selects other params in a state of Flax's variables than in one of "
+                "their values. nnx.Optimizer passes variables to init, and values to update. Pass what it returns for "
+                f"the variables, which fits both by name: {name}=f(nnx.state(model, nnx.Param)); or select by name"
+            )
+    return fitted
+
+
+def _answers(fitted: FittedSpec) -> list[Any]:
+    """Return the value of a spec for each leaf of the params."""
+    return [x for x, part in fitted.pairs for _ in jtu.tree_leaves(part)]
 
 
 class MaskFunction:
