@@ -56,7 +56,9 @@ MISTAKES: dict[str, Mistake] = {
         for before, after in itertools.pairwise([*OPTIMIZERS, "adam"])
     },
     "a hyperparameter that became None": Mistake(partial(step, INJECTED, WITHOUT_B1), StateError, "hyperparams.b1"),
-    "a module of NNX in init": Mistake(lambda: ADAM.init(NNX), TypeError, "nnx.state(model, nnx.Param)"),
+    "a module of NNX that shares a variable": Mistake(
+        lambda: ADAM.init([NNX, NNX]), TypeError, "nnx.state(model, nnx.Param)"
+    ),
     "a module of NNX in update": Mistake(
         lambda: ADAM.update(NNX, ADAM.init(nnx.state(NNX, nnx.Param)), NNX), StateError, "nnx.state(model, nnx.Param)"
     ),

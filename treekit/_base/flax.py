@@ -46,10 +46,10 @@ def variable_class(x: object) -> Any:
 
 
 def shared_variable(tree: PyTree) -> Any:
-    """Return a variable of Flax that occurs twice in a tree, of which JAX would make two; None if there is none."""
+    """Return a variable of Flax that may be trained and occurs twice, of which JAX would make two; None without one."""
     seen = set[int]()
     for x in jtu.tree_leaves(tree, is_leaf=is_variable):
-        if is_variable(x) or is_hijax_variable(x):
+        if (is_variable(x) or is_hijax_variable(x)) and not is_no_parameter(variable_class(x)):
             if id(x) in seen:
                 return x
             seen.add(id(x))

@@ -18,6 +18,7 @@ from treekit.training._groups import param_groups as param_groups
 from treekit.training._groups_table import times as times
 from treekit.training._hyperparams import get_hyperparams as get_hyperparams
 from treekit.training._hyperparams import set_hyperparams as set_hyperparams
+from treekit.training._in_nnx import in_nnx as in_nnx
 from treekit.training._rates import scale_by_tree as scale_by_tree
 from treekit.training._step import apply_gradients as apply_gradients
 from treekit.training._store import StochasticRoundingState as StochasticRoundingState

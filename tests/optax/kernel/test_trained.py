@@ -207,12 +207,21 @@ def test_a_part_with_nothing_to_train_is_not_an_error(name: str) -> None:
 # ---------------------------------------------------------------------------------------- what is mistaken for params
 
 
-@needs("flax>=0.12")
+@needs("flax>=0.11.2")
 @pytest.mark.parametrize("module", [nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.BatchNorm(2, rngs=nnx.Rngs(0))])
-def test_init_of_a_module_of_nnx_says_what_to_pass(module: Any) -> None:
+def test_init_of_a_module_of_nnx_is_that_of_its_params(module: Any) -> None:
+    states = [tko.adam(0.1).init(tree) for tree in (module, nnx.state(module, nnx.Param))]
+    assert tk.to_state_dict(states[0]).keys() == tk.to_state_dict(states[1]).keys()
+
+
+@needs("flax>=0.12")
+def test_init_of_a_module_of_nnx_that_is_no_pytree_says_what_to_pass() -> None:
+    class Net(nnx.Module, pytree=False):
+        def __init__(self) -> None:
+            self.w = nnx.Param(ONES)
+
     with pytest.raises(TypeError, match=r"nnx\.state\(model, nnx\.Param\)"):
-        tko.adam(0.1).init(module)
-    assert jax.tree.leaves(tko.adam(0.1).init(nnx.state(module, nnx.Param)))
+        tko.adam(0.1).init(Net())
 
 
 STATES: dict[str, tuple[Any, bool]] = {

@@ -71,8 +71,8 @@ def _hint(updates: Updates, params: Params) -> str:
     like, name = (updates, "updates") if params is None else (params, "params")
     if is_nnx_module(like):
         hints.append(
-            "The params are a module of Flax NNX. If only static values differ, init has seen it in another mode: call "
-            "model.train() before init and before the gradient."
+            "The params are a module of Flax NNX: pass it to init too, or nnx.state(model, nnx.Param) to both. If only "
+            "static values differ, init saw it in another mode: call model.train() before init and before the gradient."
         )
     elif updates is None and params is None:
         hints.append("It received no updates: None is for a leaf, or a subtree, without a gradient.")
