@@ -36,8 +36,12 @@ def is_variable_class(cls: Any) -> bool:
 
 @functools.lru_cache(1_000)
 def is_no_parameter(cls: Any) -> bool:
-    """Whether a class of variables is one, or inherits from one, that Flax has for what is not a parameter."""
-    return _has_base(cls, "flax.nnx.", *_NO_PARAMETERS)
+    """Whether a class of variables is one, or inherits from one, that Flax has for what is not a parameter.
+
+    `Variable` itself is one: the tables of `nnx.RoPE` are. A user's class that inherits from it is not.
+    """
+    is_plain = cls.__name__ == "Variable" and cls.__module__.startswith("flax.nnx.")
+    return is_plain or _has_base(cls, "flax.nnx.", *_NO_PARAMETERS)
 
 
 def variable_class(x: object) -> Any:

@@ -136,7 +136,18 @@ def test_new_variables_are_not_shared() -> None:
     assert not variables[0] & variables[1] and len(variables[1]) == len(variables[0])
 
 
-@pytest.mark.parametrize("cls, is_trained", [(Own, True), (Running, False), (Trained, True), (Frozen, False)])
+@needs("flax.nnx.RoPE")
+def test_tables_of_rotary_embeddings_are_not_trained() -> None:
+    """They are plain variables, and `jax.grad` has gradients for them."""
+    rope: Any = nnx
+    model = nnx.Sequential(nnx.Linear(4, 4, rngs=nnx.Rngs(0)), rope.RoPE(embedding_size=4, max_seq_len=8))
+    optimizer = tko.adamw(0.1, weight_decay=0.5)
+    grads = jax.grad(lambda model: jnp.sum(model(jnp.ones((8, 4))) ** 2))(model)
+    new, _ = training.apply_gradients(optimizer, grads, optimizer.init(model), model)
+    assert moved(model, new) == {"layers.0.kernel", "layers.0.bias"}
+
+
+@pytest.mark.parametrize("cls, is_trained", [(Own, True), (nnx.Variable, False), (Running, False), (Trained, True), (Frozen, False)])
 def test_a_class_of_variables_of_the_user(cls: Any, is_trained: bool) -> None:
     variable = cls(jnp.ones(2))
     for tree in ({"w": jnp.ones(2), "v": variable}, nnx.State({"w": nnx.Param(jnp.ones(2)), "v": variable})):
@@ -146,7 +157,7 @@ def test_a_class_of_variables_of_the_user(cls: Any, is_trained: bool) -> None:
 @pytest.mark.parametrize("twice", [lambda: [x := make(), x], lambda: nnx.Sequential(x := nnx.Linear(2, 2, rngs=nnx.Rngs(0)), x)])
 def test_a_variable_that_is_shared_is_refused(twice: Any) -> None:
     """JAX makes two of it, which would train apart, silently."""
-    with pytest.raises(TypeError, match="occurs 2 times, at .*bias, .*bias"):
+    with pytest.raises(TypeError, match="occurs 2 times, at .*, .*"):
         tko.adam(0.1).init(twice())
 
 
