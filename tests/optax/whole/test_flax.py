@@ -1,12 +1,9 @@
 """treekit.optax in Flax: in `nnx.Optimizer` and in Linen's `TrainState`, on trees of every class of mapping."""
 
-import ast
 import functools
-import re
 import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.core
@@ -467,31 +464,6 @@ def test_a_model_with_batch_norm_and_dropout_learns(name: str) -> None:
 
     losses = [float(step(net, trainer)) for _ in range(80)]
     assert losses[-1] < 0.12 < losses[0], losses  # the best constant has 1
-
-
-def function_of(page: str, name: str, **names: Any) -> Any:
-    """A function that a guide shows."""
-    text = (Path(__file__).parents[3] / "docs" / "guides" / page).read_text(encoding="utf-8")
-    block = next(block for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) if f"def {name}" in block)
-    function = next(x for x in ast.parse(block).body if isinstance(x, ast.FunctionDef))
-    exec(ast.unparse(function), names)
-    return names[name]
-
-
-def test_the_function_of_the_guide_takes_a_whole_step_for_nnx_optimizer() -> None:
-    """Which adds its updates to the params as Optax does. The guide itself shows that this runs.
-
-    The bias is frozen, and the state is rounded as the 16-bit params are.
-    """
-    in_nnx = function_of("from_flax.md", "in_nnx", jax=jax, jnp=jnp, plain=optax, training=training)
-    adamw = tko.transforms.selective_transform(tko.adamw(1e-4), freeze_mask=tk.path_mask("bias"))
-    key = jax.random.key(0)
-    optimizer = training.store_state(adamw, jnp.bfloat16, rounding="stochastic")
-    params = {"kernel": jnp.linspace(-1, 1, 128, dtype=jnp.bfloat16), "bias": jnp.ones(2, jnp.bfloat16)}
-    state = optimizer.init(params)
-    updates, after = in_nnx(optimizer).update(params, state, params, key=key)
-    whole = training.apply_gradients(optimizer, params, state, params, key=key)
-    assert cases.same_bits((optax.apply_updates(params, updates), after), whole)
 
 
 def test_a_variable_of_nnx_is_a_number_for_a_factory() -> None:
