@@ -27,6 +27,15 @@ def is_more(params: Any) -> Any:
     return jax.tree.map(lambda x: bool(x.mean() > 1), params)
 
 
+class NoTree(nnx.Module, pytree=False):
+    def __init__(self) -> None:
+        self.w = nnx.Param(jnp.ones(2))
+
+
+def of_class(params: Any) -> Any:
+    return jax.tree.map(lambda x: isinstance(x, nnx.Variable), params, is_leaf=lambda x: isinstance(x, nnx.Variable))
+
+
 BY_VALUE = tko.masked(ADAM, is_more)
 
 # Each is given the state of the one before it, as in a program that was changed and resumes.
@@ -61,6 +70,16 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a module of NNX in update": Mistake(
         lambda: ADAM.update(NNX, ADAM.init(nnx.state(NNX, nnx.Param)), NNX), StateError, "nnx.state(model, nnx.Param)"
+    ),
+    "a module of NNX that is no pytree": Mistake(lambda: ADAM.init(NoTree()), TypeError, "nnx.state(model, nnx.Param)"),
+    "a class of variables in a mask for values": Mistake(
+        lambda: tk.path_mask(nnx.Param)(nnx.State({"w": jnp.ones(2)})), ValueError, "path_mask(Param)(nnx.state(model"
+    ),
+    "a mask function that asks for a class of variables": Mistake(
+        lambda: tko.masked(ADAM, of_class).init(nnx.State({"w": nnx.Param(jnp.ones(2))})), ValueError, "nnx.state(model"
+    ),
+    "no params for in_nnx": Mistake(
+        lambda: training.in_nnx(ADAM).update(PARAMS, ADAM.init(PARAMS)), TypeError, "params is None"
     ),
     "a class of modules in a mask for an nnx.state": Mistake(
         lambda: tk.path_mask(nnx.Linear)(nnx.state(NNX)), ValueError, "treekit.tree_find(model, Linear)"

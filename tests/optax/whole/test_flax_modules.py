@@ -147,14 +147,18 @@ def test_tables_of_rotary_embeddings_are_not_trained() -> None:
     assert moved(model, new) == {"layers.0.kernel", "layers.0.bias"}
 
 
-@pytest.mark.parametrize("cls, is_trained", [(Own, True), (nnx.Variable, False), (Running, False), (Trained, True), (Frozen, False)])
+@pytest.mark.parametrize(
+    "cls, is_trained", [(Own, True), (nnx.Variable, False), (Running, False), (Trained, True), (Frozen, False)]
+)
 def test_a_class_of_variables_of_the_user(cls: Any, is_trained: bool) -> None:
     variable = cls(jnp.ones(2))
     for tree in ({"w": jnp.ones(2), "v": variable}, nnx.State({"w": nnx.Param(jnp.ones(2)), "v": variable})):
         assert ("v" in names_of_moments(tko.adam(0.1).init(tree))) == is_trained
 
 
-@pytest.mark.parametrize("twice", [lambda: [x := make(), x], lambda: nnx.Sequential(x := nnx.Linear(2, 2, rngs=nnx.Rngs(0)), x)])
+@pytest.mark.parametrize(
+    "twice", [lambda: [x := make(), x], lambda: nnx.Sequential(x := nnx.Linear(2, 2, rngs=nnx.Rngs(0)), x)]
+)
 def test_a_variable_that_is_shared_is_refused(twice: Any) -> None:
     """JAX makes two of it, which would train apart, silently."""
     with pytest.raises(TypeError, match="occurs 2 times, at .*, .*"):
@@ -205,9 +209,11 @@ def test_a_mask_by_a_class_of_variables(name: str, mask: str) -> None:
     optimizer = make_optimizer(MASKS[mask])
     for tree in (model, nnx.state(model)):
         grads = jax.tree.map(lambda x: jnp.ones_like(x) if jnp.issubdtype(x.dtype, jnp.inexact) else None, tree)
-        changed = moved(tree, training.apply_gradients(optimizer, grads, optimizer.init(tree), tree)[0]) if (
-            mask != "function" or tree is model
-        ) else {"own"}
+        changed = (
+            moved(tree, training.apply_gradients(optimizer, grads, optimizer.init(tree), tree)[0])
+            if (mask != "function" or tree is model)
+            else {"own"}
+        )
         assert "slow" not in changed and "own" in changed
     with pytest.raises(ValueError, match=r"values|update"):
         train_one_step(model, optimizer)
