@@ -137,6 +137,7 @@ def test_new_variables_are_not_shared() -> None:
 
 
 @needs("flax.nnx.RoPE")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flax itself
 def test_tables_of_rotary_embeddings_are_not_trained() -> None:
     """They are plain variables, and `jax.grad` has gradients for them."""
     rope: Any = nnx
@@ -161,7 +162,7 @@ def test_a_class_of_variables_of_the_user(cls: Any, is_trained: bool) -> None:
 )
 def test_a_variable_that_is_shared_is_refused(twice: Any) -> None:
     """JAX makes two of it, which would train apart, silently."""
-    with pytest.raises(TypeError, match="occurs 2 times, at .*, .*"):
+    with pytest.raises(TypeError, match=r"occurs 2 times, at .*, .*"):
         tko.adam(0.1).init(twice())
 
 
