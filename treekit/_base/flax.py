@@ -44,6 +44,12 @@ def is_no_parameter(cls: Any) -> bool:
     return is_plain or _has_base(cls, "flax.nnx.", *_NO_PARAMETERS)
 
 
+@functools.lru_cache(1_000)
+def is_param(cls: Any) -> bool:
+    """Whether a class of variables is `Param`, or inherits from it: what `nnx.grad` differentiates by default."""
+    return _has_base(cls, "flax.nnx.", "Param")
+
+
 def variable_class(x: object) -> Any:
     """Return the class of a variable of Flax, also of one that is a leaf; of any other object, its own class."""
     return getattr(x, "var_type", type(x)) if is_hijax_variable(x) else type(x)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from typing import Any, cast
 
-from treekit._base.flax import is_no_parameter, variable_class
+from treekit._base.flax import is_nnx_module, is_no_parameter, is_param, is_variable, is_variable_class, variable_class
 from treekit._base.jax import jtu
 from treekit._base.layouts import TRAINABLE
 from treekit._base.tree import children_or_none, is_none
@@ -56,6 +56,11 @@ def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool
             frozen.append(False)
         elif is_frozen or _is_frozen(cls):
             frozen += [True] * len(jtu.tree_leaves(x, is_leaf=is_leaf))
+        elif is_nnx_module(cls):  # of which Flax trains the Params only
+            for y in reversed(jtu.tree_leaves(x, is_leaf=lambda y: is_leaf(y) or is_variable(y))):
+                kind = variable_class(y)
+                is_in_param = is_variable_class(kind) and getattr(kind, _WHOLE_CLASS, is_param(kind))
+                todo += [(part, not is_in_param) for part in (reversed(parts_of(y)) if is_in_param and kind is type(y) else [y])]
         else:
             names, keyed = _excluded_fields(cls), keyed_children(x)
             _check_keys(cls, names, [text for text, _ in keyed])
@@ -67,7 +72,7 @@ def declared_frozen(tree: PyTree, is_leaf: LeafPredicate = is_none) -> list[bool
 
 def declares(cls: Any) -> bool:
     """Whether a class declares that leaves in its instances are not trained."""
-    return bool(_excluded_fields(cls)) or _is_frozen(cls)
+    return bool(_excluded_fields(cls)) or _is_frozen(cls) or is_nnx_module(cls)
 
 
 def _is_frozen(cls: Any) -> bool:
