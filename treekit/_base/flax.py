@@ -9,14 +9,13 @@ from treekit._base.types import PyTree
 
 def is_variable(x: object) -> bool:
     """Whether `x` is a node of Flax whose only child is `value`: a variable, or Linen's box, `Partitioned`."""
-    cls: Any = type(x)
-    return is_variable_class(cls)
+    return _holds_one_value(type(x))
 
 
 @functools.lru_cache(1_000)  # asked of each node; classes that are not used any more are forgotten
-def is_variable_class(cls: Any) -> bool:
-    """Whether an object is a class of such nodes."""
-    return isinstance(cls, type) and _has_base(cls, "flax.", "Variable", "VariableState", "Partitioned")
+def _holds_one_value(cls: Any) -> bool:
+    """Whether the instances of a class are such nodes."""
+    return _has_base(cls, "flax.", "Variable", "VariableState", "Partitioned")
 
 
 def is_rng_variable(x: object) -> bool:
