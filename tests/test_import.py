@@ -169,16 +169,17 @@ ROOMS: dict[str, set[str]] = {
     "_text": {"_base"},
     "_names": {"_base", "_text"},
     "_compare": {"_base", "_text", "_names"},
-    "_select": LOW,
+    "_trained": LOW - {"_compare"},
+    "_select": LOW | {"_trained"},
     "_arrays": LOW | {"_select"},
     "_types": LOW - {"_compare"},
     "_node": LOW | {"_types"},
     "_show": LOW - {"_compare"},
-    "_graft": LOW | {"_arrays"},
-    "optax/_kernel": LOW | {"_arrays"},
-    "optax/_wrappers": LOW | {"_arrays", "_select", "optax/_kernel"},
+    "_graft": LOW | {"_arrays", "_trained"},
+    "optax/_kernel": LOW | {"_arrays", "_trained"},
+    "optax/_wrappers": LOW | {"_arrays", "_select", "_trained", "optax/_kernel"},
     "optax/_mirror": LOW | {"_arrays", "_select", "optax/_kernel", "optax/_wrappers"},
-    "training": LOW | {"_arrays", "_select", "optax/_kernel", "optax/_wrappers"},
+    "training": LOW | {"_arrays", "_select", "_trained", "optax/_kernel", "optax/_wrappers"},
 }
 
 

@@ -9,7 +9,8 @@ from treekit._base.types import PyTree
 
 def is_variable(x: object) -> bool:
     """Whether `x` is a node of Flax whose only child is `value`: a variable, or Linen's box, `Partitioned`."""
-    return _holds_one_value(type(x))
+    cls: Any = type(x)
+    return _holds_one_value(cls)
 
 
 @functools.lru_cache(1_000)  # asked of each node; classes that are not used any more are forgotten
@@ -30,7 +31,7 @@ _NO_PARAMETERS = ("BatchStat", "Cache", "Intermediate", "Perturbation", "RngStat
 @functools.lru_cache(1_000)
 def is_variable_class(cls: Any) -> bool:
     """Whether a class is one of Flax's variables."""
-    return isinstance(cls, type) and _has_base(cls, "flax.nnx.", "Variable")
+    return _has_base(cls, "flax.nnx.", "Variable")
 
 
 @functools.lru_cache(1_000)

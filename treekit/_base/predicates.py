@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, overload
 
 import jax
@@ -89,16 +89,6 @@ def can_be_trained(x: object) -> bool:
     A `jax.Ref` counts as its array, and so does what has only the shape and the dtype of one.
     """
     return issubdtype(x.dtype if is_ref(x) else dtype_of(x) if has_dtype(x) else None, jnp.inexact)
-
-
-def floats_as_arrays(leaves: Sequence[Any]) -> list[Any]:
-    """Return the leaves of params, with Python floats as arrays if no array among them can be trained.
-
-    Programs of ten lines begin with `{"w": 0.0}`.
-    """
-    if any(map(can_be_trained, leaves)):
-        return list(leaves)
-    return [as_array(x) if isinstance(x, (float, complex)) else x for x in leaves]
 
 
 def is_numeric_array(x: object) -> bool:

@@ -46,9 +46,10 @@ def graft(
     above the outermost state are names like any other. A state that was restored as plain dicts is matched by name
     alone: if wrappers have changed, restore it into `old_optimizer.init(old_params)` first.
 
-    Python numbers are values like any other: the new tree gets the rate of a Dropout or a count of steps if the old one
-    has it, as from `equinox.tree_deserialise_leaves`. To keep a setting of the new model, name it in `fresh`. The
-    result of `to_state_dict` has no Python numbers, so with it the new tree keeps its own.
+    Settings are values like any other: the new tree gets the rate of a Dropout or a count of steps if the old one has
+    it, as from `equinox.tree_deserialise_leaves`. To keep a setting of the new model, name it in `fresh`. The result of
+    `to_state_dict` has no settings, so with it the new tree keeps its own. A Python number that is trained, as in
+    `{"scale": 1.0}`, is an array.
 
     Args:
         new: a tree of the new structure, fresh from its `__init__` or its optimizer's `init`. Leaves may be
@@ -70,7 +71,7 @@ def graft(
             it, only 64-bit values are cast to JAX's 32 bits. A value that would become infinite, and an integer out of
             bounds, are refused.
         strict: raise an error unless each leaf of `new` has an old value or is named in `fresh`, and each leaf of
-            `old` is used or dropped by `rename`. Of `new`, Python numbers, typed PRNG keys and Flax's counters of
+            `old` is used or dropped by `rename`. Of `new`, settings, typed PRNG keys and Flax's counters of
             random streams need no old value. False carries over what fits; the report says what is left.
 
     Returns:

@@ -19,6 +19,7 @@ from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
 from treekit._text.describe import describe
+from treekit._trained.leaves import numbers_as_arrays
 
 Names = tuple[str, ...]
 Group = tuple[Names, Names]  # keys and labels of states, as in `StateNode`
@@ -106,7 +107,7 @@ class Leaf:
 
 
 def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
-    """Return the leaves of a tree that are arrays or numbers, in order.
+    """Return the leaves of a tree that are arrays or numbers, in order; numbers that can be trained count as arrays.
 
     If their values are read, so are the tensors of other libraries, references, and what is in mappings such as files.
     """
@@ -114,7 +115,7 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
     positions = itertools.count()
     # The nodes to visit, from the last: their names with a dot, the keys that lead there, the states that they are in,
     # whether their arrays have codes, and whether a strict graft may ask for them.
-    todo: list[tuple[Any, str, Names, StateNode, bool]] = [(tree, "", (), StateNode(), True)]
+    todo: list[tuple[Any, str, Names, StateNode, bool]] = [(numbers_as_arrays(tree), "", (), StateNode(), True)]
     while todo:
         x, start, keys, state, is_asked = todo.pop()
         name = start[:-1]

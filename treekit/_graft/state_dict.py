@@ -24,10 +24,10 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
         arrays are NumPy arrays on the host, in C order, as `safetensors` and `np.savez` need them, and they are copies:
         they share no memory with the tree. An array that is sharded over several processes, none of which has all of
         its values, is returned unchanged, and so is a `jax.ShapeDtypeStruct`. A `jax.Ref` is saved as the array that it
-        refers to, and what has `__array__` (an h5py data set, the tensor of another library) as that array. Python
-        numbers, functions, strings and typed PRNG keys are left out, since files of arrays cannot have them; `graft`
-        keeps those of the new tree. Save a number as an array, and `jax.random.key_data` of a key, which
-        `graft` makes a key again.
+        refers to, and what has `__array__` (an h5py data set, the tensor of another library) as that array, and
+        so is a Python number that optimizers train, as in `{"scale": 1.0}`. Other Python numbers, functions, strings
+        and typed PRNG keys are left out, since files of arrays cannot have them; `graft` keeps those of the new tree.
+        Save a setting as an array, and `jax.random.key_data` of a key, which `graft` makes a key again.
 
     Raises:
         TypeError: an array is traced, or has a dtype that is not one of numbers; or `tree` is an optimizer, which is

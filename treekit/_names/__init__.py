@@ -3,5 +3,4 @@
 - `key_path`: the name of a leaf, and of a child
 - `patterns`: which names does a pattern match? `pattern_set`: which of many patterns match a name?
 - `pattern_errors`: what is wrong with a pattern, and which names are similar?
-- `declared`: which children does the class of a node declare not to be trained?
 """

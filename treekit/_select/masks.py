@@ -5,10 +5,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from treekit._base.dtype import has_dtype
-from treekit._base.jax import is_ref, jtu
+from treekit._base.jax import jtu
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._select.filter import TreeSpec, answers_of
 from treekit._text.describe import describe_value
+from treekit._trained.leaves import as_arrays, which_can_be_trained
 
 
 def leaf_mask(predicate: LeafPredicate) -> "MaskSpec":
@@ -17,8 +18,8 @@ def leaf_mask(predicate: LeafPredicate) -> "MaskSpec":
     Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `selective_transform(freeze_mask=)`, …),
     and as the `filter_spec` of `filter` and `partition`. `&`, `|` and `~` combine it with `path_mask` and `trainable`.
 
-    The predicate is called with arrays only. At every other leaf (a function, a string, a Python number) the mask is
-    False, and `~` does not make that True.
+    The predicate is called with arrays only; a Python number that can be trained, as in `{"scale": 1.0}`, is an array.
+    At every other leaf (a function, a string, a setting) the mask is False, and `~` does not make that True.
 
     Args:
         predicate: takes an array, and returns a bool. A mask is called in `init` and in each update, with
@@ -123,7 +124,8 @@ class LeafMask(MaskSpec):
 
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        leaves = [x[...] if is_ref(x) else x for x in leaves]  # in JAX 0.7 and 0.8, a Ref has no `ndim`
+        # As arrays: in JAX 0.7 and 0.8, a Ref has no `ndim`.
+        leaves = as_arrays(leaves, which_can_be_trained(tree, leaves, is_leaf))
         asked = [i for i, x in enumerate(leaves) if has_dtype(x)]
         answers: list[Any] = [None] * len(leaves)
         for i, answer in zip(asked, answers_of("leaf_mask", self.predicate, asked, leaves, treedef), strict=True):

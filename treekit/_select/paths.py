@@ -8,7 +8,6 @@ from typing import Any, NoReturn, TypeAlias
 
 from treekit._base.flax import is_nnx_module, is_of_bare_values, is_variable_class
 from treekit._base.jax import jtu
-from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.pattern_errors import check_pattern_or_class, listed, must_match, nearest, pattern_text
@@ -19,6 +18,7 @@ from treekit._select.filter import TreeSpec
 from treekit._select.masks import MaskSpec
 from treekit._select.walk import Found, walk_matched
 from treekit._text.describe import check_bool, describe_value
+from treekit._trained.leaves import which_can_be_trained
 
 Selector: TypeAlias = Pattern | type[Any]
 
@@ -150,8 +150,8 @@ class PathLabels(TreeSpec):
         first = _first_matches([x for x, _ in self.table], tree, is_leaf, self.strict, are_rows=True)
         leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
         default = None if self.default is NoDefault else self.default
-        arrays = floats_as_arrays(leaves)
-        missing = [path for (path, i), x in zip(first, arrays, strict=True) if i is None and can_be_trained(x)]
+        can_train = which_can_be_trained(tree, leaves, is_leaf)
+        missing = [path for (path, i), trains in zip(first, can_train, strict=True) if i is None and trains]
         if missing and self.default is NoDefault:
             raise ValueError(
                 f"path_labels: no pattern matches {listed(missing)}. Add a pattern for them, such as '**' at the end, "
@@ -210,7 +210,8 @@ def _matched_leaves(
     names = [x.name for x in leaves]
     if len(set(names)) < len(names):
         _check_one_name(name, selectors, names)
-    of_variables = [x for x in selectors if is_variable_class(x)]
+    classes: list[Any] = [x for x in selectors if isinstance(x, type)]
+    of_variables = [x for x in classes if is_variable_class(x)]
     if of_variables and is_of_bare_values(tree):  # also if not strict: in `init` the class may have selected some
         raise _no_variables(name, of_variables[0], are_rows=are_rows)
     if strict:

@@ -3,13 +3,9 @@
 import dataclasses
 from typing import TypeVar
 
-from treekit._base.flax import is_no_parameter, variable_class
-from treekit._base.jax import jtu
-from treekit._base.predicates import can_be_trained
-from treekit._base.tree import is_none
 from treekit._base.types import IsLeaf, PyTree
-from treekit._names.declared import declared_frozen
 from treekit._select.masks import MaskSpec
+from treekit._trained.leaves import which_are_trained
 
 T = TypeVar("T")
 
@@ -59,15 +55,7 @@ class Trainable(MaskSpec):
         return "treekit.trainable"
 
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
-        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        numbered = treedef.unflatten(range(len(leaves)))
-        frozen = declared_frozen(numbered)
-        numbers = jtu.tree_leaves(numbered, is_leaf=is_none)
-        excluded = {i for i, out in zip(numbers, frozen, strict=False) if out}
-        return [
-            can_be_trained(x) and i not in excluded and not is_no_parameter(variable_class(x))
-            for i, x in enumerate(leaves)
-        ]
+        return [*which_are_trained(tree, is_leaf)]
 
 
 trainable: Trainable = Trainable()

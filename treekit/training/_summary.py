@@ -11,12 +11,13 @@ from jax.typing import ArrayLike
 from treekit._base.dtype import as_array, dtype_of, issubdtype, resolve_array, shape_of
 from treekit._base.flax import is_of_nnx_optimizer, is_variable, values_of_variables
 from treekit._base.jax import is_ref, jnp, jtu, untyped
-from treekit._base.predicates import floats_as_arrays, is_parameter, is_traced
+from treekit._base.predicates import is_parameter, is_traced
 from treekit._base.states import is_known_state
 from treekit._base.types import OptState, Params, TransformationLike
-from treekit._names.declared import declared_frozen
 from treekit._names.key_path import flatten_with_path, key_name, path_name, path_text
 from treekit._text.describe import describe, describe_function, describe_value
+from treekit._trained.declared import declared_frozen
+from treekit._trained.leaves import numbers_as_arrays
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.state_map import Entry, map_state, numbers_of_leaves
@@ -104,7 +105,7 @@ def summary(
     if state is not None:
         params, state = _as_passed_to_update(params, state)
     treedef = jtu.tree_structure(params)
-    params = treedef.unflatten(floats_as_arrays([_concrete(x) for x in jtu.tree_leaves(params)]))
+    params = numbers_as_arrays(treedef.unflatten(map(_concrete, jtu.tree_leaves(params))))
     ones = filled(params, 1.0)
     is_later = state is not None and step is None
     start = jtu.tree_map(as_array, state if is_later else tx.init(ones))

@@ -1,5 +1,6 @@
 """What crosses the boundary: which leaves are parameters, missing gradients, specs made from a filtered model."""
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -215,7 +216,7 @@ def test_what_is_not_trained_has_no_state(kind: str, name: str) -> None:
 UNTRAINED: dict[str, tuple[Any, Any]] = {
     "integers": (jnp.arange(3), jnp.ones(3)),
     "integers, an int": (jnp.arange(3), jnp.arange(3)),
-    "a number": (0.5, jnp.float32(1)),
+    "a setting": (eqx.nn.Dropout(0.5), dataclasses.replace(eqx.nn.Dropout(), p=jnp.float32(1))),
     "a function": (jnp.tanh, ONES),
     "__jax_array__": (Wrapped(ONES), ONES),
 }

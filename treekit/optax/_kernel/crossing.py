@@ -7,7 +7,7 @@ from treekit._base.dtype import as_array, dtype_of, has_dtype, has_no_update, is
 from treekit._base.flax import is_nnx_module, is_nnx_state
 from treekit._base.jax import jnp, jtu
 from treekit._base.memory import unshared
-from treekit._base.predicates import is_numeric_array, is_parameter
+from treekit._base.predicates import is_parameter
 from treekit._base.states import is_of_optax
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
@@ -46,7 +46,7 @@ class Crossing:
                 "update received None in place of all updates, and the params have arrays that are trained. It takes "
                 "(updates, state, params), in this order; None is for a single leaf, or a subtree, without a gradient"
             )
-        self._flat = flat = flatten(params) if has_params else flatten(updates, is_numeric_array)
+        self._flat = flat = flatten(params) if has_params else flatten(updates, are_updates=True)
         self._gradients = _gradients_of(flat, updates, has_params)
         triples = list(zip(flat.is_trained, self._gradients, flat.arrays, strict=True))
         shapes = ((shape_of(x), array.ndim) for is_trained, x, array in triples if is_trained and x is not None)

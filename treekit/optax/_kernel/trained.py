@@ -1,8 +1,7 @@
-"""What is trained? The params taken apart; and what a user may mistake for params that are trained.
+"""The params taken apart, into what is trained and the rest; and what a user may mistake for params.
 
-Trained is each array for which `can_be_trained` holds, unless a class declares that it is not; in params without such
-arrays, each Python float; in updates without params, each array of numbers. Everything else is None inside, except that
-a MaskedNode stays one.
+`_trained` says which leaves are trained; of updates without params, each array of numbers is. Everything else is None
+inside, except that a MaskedNode stays one.
 """
 
 from collections.abc import Iterable
@@ -12,16 +11,17 @@ import optax
 
 from treekit._base.dtype import has_dtype, stands_for_array
 from treekit._base.flax import is_nnx_module, shared_variable, variable_class
-from treekit._base.jax import is_ref, jtu
+from treekit._base.jax import jtu
 from treekit._base.memory import owned
-from treekit._base.predicates import can_be_trained, floats_as_arrays, is_numeric_array, is_parameter
+from treekit._base.predicates import is_numeric_array, is_parameter
 from treekit._base.states import is_known_state
 from treekit._base.tree import one_level
-from treekit._base.types import LeafPredicate, Params, PyTreeDef
-from treekit._names.declared import declared_frozen, declares
+from treekit._base.types import Params, PyTreeDef
 from treekit._names.key_path import leaf_path_text, walk
 from treekit._names.pattern_errors import listed
 from treekit._text.describe import describe, describe_value
+from treekit._trained.declared import declared_frozen, declares
+from treekit._trained.leaves import as_arrays, which_can_be_trained
 from treekit.optax._kernel.holes import is_hole
 
 
@@ -37,8 +37,8 @@ class Flat(NamedTuple):
         tree: the tree.
         treedef: its structure.
         leaves: its leaves.
-        arrays: the same, with the array of each reference, and Python floats as arrays if they are what is trained.
-        can_train: for each leaf, whether it is an array that can be trained.
+        arrays: the same, with the array of each reference, and an array for each Python number that can be trained.
+        can_train: for each leaf, whether it can be trained.
         is_trained: for each leaf, whether it is trained: it can be, and no class declares that it is not.
     """
 
@@ -60,13 +60,8 @@ class Flat(NamedTuple):
         return self.treedef.unflatten(map(seen, self.is_trained, self.arrays if parts is None else parts, self.leaves))
 
 
-def flatten(tree: Params, may_train: LeafPredicate = can_be_trained) -> Flat:
-    """Take params apart.
-
-    Args:
-        tree: the params; or the updates, where the params are not passed.
-        may_train: whether a leaf is an array that can be trained.
-    """
+def flatten(tree: Params, *, are_updates: bool = False) -> Flat:
+    """Take params apart; or updates, where the params are not passed."""
     classes = set[Any]()
 
     def stop(x: object) -> bool:
@@ -74,8 +69,10 @@ def flatten(tree: Params, may_train: LeafPredicate = can_be_trained) -> Flat:
         return is_hole(x)
 
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
-    arrays = floats_as_arrays([x[...] if is_ref(x) else x for x in leaves])
-    can_train = list(map(may_train, arrays))
+    can_train = which_can_be_trained(tree, leaves, is_hole)
+    arrays = as_arrays(leaves, can_train)
+    if are_updates:
+        can_train = list(map(is_numeric_array, arrays))
     is_trained = can_train
     if any(map(declares, classes)):
         frozen = declared_frozen(tree, is_hole)

@@ -12,10 +12,10 @@ from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
 
 from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen
-from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.jax import jnp, jtu
 from treekit._base.memory import unshared
 from treekit._base.predicates import is_array, is_inexact_array, is_real_number, is_traced
-from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._text.describe import describe, describe_error, describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError

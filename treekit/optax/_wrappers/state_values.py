@@ -6,14 +6,14 @@ from typing import Any, TypeVar
 from treekit._arrays.map import cast_tree_like
 from treekit._base.dtype import shape_of
 from treekit._base.flax import is_variable
-from treekit._base.jax import is_ref, jtu
+from treekit._base.jax import jtu
 from treekit._base.memory import copied
-from treekit._base.predicates import can_be_trained, floats_as_arrays
 from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, OptState, Params, PyTree
 from treekit._compare.prefix import flatten_updates
 from treekit._names.key_path import flatten_with_names, leaf_path_text, path_text
 from treekit._text.describe import describe
+from treekit._trained.leaves import as_arrays, which_can_be_trained
 from treekit.optax._kernel.holes import is_hole
 
 T = TypeVar("T")
@@ -39,7 +39,8 @@ def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Ca
     The result is a tree of arrays of its own: others are copied, and what a reference refers to now.
     """
     leaves, treedef = jtu.tree_flatten(params)
-    leaves = floats_as_arrays([x[...] if is_ref(x) else x for x in leaves])
+    can_train = which_can_be_trained(params, leaves)
+    leaves = as_arrays(leaves, can_train)
     values: dict[int, Any] = {}
     for path, tree in trees.items():
         parts = _parts(tree, params, f"{what} in the state")
@@ -52,7 +53,7 @@ def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Ca
                     f"the {what} in the state do not fit the params: at {leaf_path_text(params, i)}, the params have "
                     f"{describe(leaves[i])}, and the {what} {describe(x)}. Pass the params that are trained"
                 )
-            values[i] = value(path, x, leaves[i]) if can_be_trained(leaves[i]) else copied(leaves[i])
+            values[i] = value(path, x, leaves[i]) if can_train[i] else copied(leaves[i])
     own = [values[i] if i in values else copied(x) for i, x in enumerate(leaves)]
     out: T = cast_tree_like(treedef.unflatten(leaves), treedef.unflatten(own))
     return out

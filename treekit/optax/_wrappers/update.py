@@ -13,8 +13,8 @@ from treekit._base.memory import copied
 from treekit._base.predicates import is_array, is_inexact_parameter, is_parameter, is_real_number
 from treekit._base.tree import is_none
 from treekit._base.types import PyTree
-from treekit._names.declared import declared_frozen
 from treekit._text.describe import describe_value
+from treekit._trained.declared import declared_frozen
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
         raise TypeError(f"step_size must be a real number of shape (), found {describe_value(step_size)}")
     check_shapes(jtu.tree_map(_none_for_number, old_tensors, is_leaf=is_none), new_tensors, is_leaf=is_none)
     treedef = jtu.tree_structure(new_tensors, is_leaf=is_none)
-    frozen = treedef.unflatten(declared_frozen(new_tensors))
+    frozen = treedef.unflatten(declared_frozen(new_tensors, is_none))
     out: T = jtu.tree_map(average, new_tensors, old_tensors, frozen, is_leaf=is_none)
     return out
 

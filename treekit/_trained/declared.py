@@ -1,0 +1,90 @@
+"""Which leaves does a class around them declare not to be trained?
+
+| a class | what it declares |
+|---|---|
+| with a field of `field(trainable=False)`, or `metadata={"trainable": False}` | nothing in that field is trained |
+| with `__treekit_trainable__ = False` | nothing in its instances is trained |
+| a module of Flax NNX | only its `Param`s are trained, and variables of classes with `__treekit_trainable__ = True` |
+| a variable of Flax for statistics, a cache, sown values or a random stream | it is not trained |
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from treekit._base.flax import is_nnx_module, is_no_parameter, is_param, is_variable_class, variable_class
+from treekit._base.jax import jtu
+from treekit._base.layouts import TRAINABLE
+from treekit._base.types import IsLeaf, PyTree
+from treekit._names.key_path import keyed_children
+
+_WHOLE_CLASS = "__treekit_trainable__"
+
+
+def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+    """Return whether the class around each leaf declares that it is not trained.
+
+    Args:
+        tree: any pytree.
+        is_leaf: what counts as a leaf besides the leaves.
+
+    Returns:
+        One bool for each of `jax.tree.leaves(tree, is_leaf=is_leaf)`.
+
+    Raises:
+        TypeError: which of the children of a dataclass is such a field is not known.
+    """
+
+    def stops(x: object) -> bool:
+        return (is_leaf is not None and is_leaf(x)) or declares(variable_class(x))
+
+    def stops_in_module(x: object) -> bool:
+        return stops(x) or is_variable_class(variable_class(x))
+
+    def answers(part: PyTree, in_module: bool) -> Iterator[bool]:
+        """Yield the answer for each leaf of a part of the tree; in a module, variables decide, and what is in none."""
+        for x in jtu.tree_leaves(part, is_leaf=stops_in_module if in_module else stops):
+            cls: Any = variable_class(x)
+            decides = in_module and is_variable_class(cls)
+            if (not getattr(cls, _WHOLE_CLASS, is_param(cls))) if decides else _is_frozen(cls):
+                yield from all_frozen(x)
+            elif jtu.all_leaves([x], is_leaf):
+                yield in_module and not decides
+            else:
+                excluded, keyed = _excluded_fields(cls), keyed_children(x)
+                _check_keys(cls, excluded, [text for text, _ in keyed])
+                for text, child in keyed:
+                    is_inside = not decides and (in_module or is_nnx_module(cls))
+                    yield from all_frozen(child) if text in excluded else answers(child, is_inside)
+
+    def all_frozen(part: PyTree) -> list[bool]:
+        return [True] * len(jtu.tree_leaves(part, is_leaf=is_leaf))
+
+    return list(answers(tree, False))
+
+
+def declares(cls: Any) -> bool:
+    """Whether a class declares that leaves in its instances are not trained."""
+    return bool(_excluded_fields(cls)) or _is_frozen(cls) or is_nnx_module(cls)
+
+
+def _is_frozen(cls: Any) -> bool:
+    return getattr(cls, _WHOLE_CLASS, not is_no_parameter(cls)) is False
+
+
+@functools.lru_cache(1_000)  # asked of every class in a tree; classes that are not used any more are forgotten
+def _excluded_fields(cls: Any) -> frozenset[str]:
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    return frozenset(f.name for f in fields if not f.metadata.get(TRAINABLE, True))
+
+
+def _check_keys(cls: Any, excluded: frozenset[str], keys: list[str | None]) -> None:
+    """Raise a TypeError if a field that is not trained may be a child whose key is not the name of a field."""
+    unknown = [key for key in keys if key not in {f.name for f in dataclasses.fields(cls)}] if excluded else []
+    if unknown and (missing := sorted(excluded.difference(filter(None, keys)))):
+        raise TypeError(
+            f'{cls.__qualname__}.{missing[0]} is declared with {{"trainable": False}}, but the class is registered so '
+            f"that its children have the keys {', '.join(map(str, keys))}, and which of them is this field is not "
+            "known. Register it with treekit.register_node or jax.tree_util.register_dataclass"
+        )
