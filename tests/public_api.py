@@ -136,8 +136,6 @@ def text() -> str:
     """The file: the names of each module, and the types in them; the fields of states are in the types."""
     parts = {module: [x for name in public_names(module) if (x := find(module, name))] for module in MODULES}
     parts["Types that these name"] = named_types(x for names in parts.values() for x in names)
-    codes = find("treekit._arrays.codes", "Codes")  # what a state has in 8 bits, which no signature names
-    parts["What is in states besides"] = [codes] if codes else []
     written = ([f"# {part}", "", *(line for x in names for line in x.lines()), ""] for part, names in parts.items())
     return "\n".join(line for lines in written for line in lines)
 

@@ -129,18 +129,13 @@ USERS: dict[str, tuple[str, ...]] = {
     ),
     "treekit.testing": ("treekit/testing/",),
     # What Optax does not have is a module of its own: Optax's names need nothing of it, and each of its files could be
-    # removed without touching another, but for the codes of 8 bits, which are one of the formats of `_store`, and what
-    # a summary shows: the effects of a step, with the hyperparameters of a state.
+    # removed without touching another, but for what a summary shows: the effects of a step, with the hyperparameters of
+    # a state.
     "treekit.training": ("treekit/training/",),
     **{
         f"treekit.training.{path.stem}": ("treekit/training/__init__.py",)
         for path in PACKAGE.glob("training/_[a-z]*.py")
     },
-    "treekit.training._eight_bits": (
-        "treekit/training/__init__.py",
-        "treekit/training/_rules.py",
-        "treekit/training/_store.py",
-    ),
     "treekit.training._rules": ("treekit/training/_store.py",),
     "treekit.training._effects": ("treekit/training/_summary.py",),
     "treekit.training._frozen": ("treekit/training/_effects.py",),

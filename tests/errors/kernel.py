@@ -23,7 +23,6 @@ TRACE: Any = tko.trace(0.9)
 STATE = ADAM.init(PARAMS)
 SUMS: Any = tko.MultiSteps(ADAM, 2)
 LOOKAHEAD = tko.lookahead(tko.sgd(0.1), sync_period=2, slow_step_size=0.5)
-IN_CODES = training.store_state(ADAM, {"mu": jnp.uint8}, rounding="stochastic")
 OPTAX: Any = tko  # for arguments that type checkers refuse
 UNCHECKED: Any = training
 
@@ -138,6 +137,4 @@ MISTAKES: dict[str, Mistake] = {
         lambda: UNCHECKED.apply_gradients(ADAM, STATE, PARAMS, PARAMS), ValueError, "tuple"
     ),
     "no gradient at all": Mistake(lambda: training.apply_gradients(ADAM, None, STATE, PARAMS), ValueError, "grads"),
-    # Functions on trees.
-    "a norm of codes": Mistake(lambda: tko.tree.norm(IN_CODES.init({"w": jnp.ones((64, 64))})), TypeError, "norm"),
 }

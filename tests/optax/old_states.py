@@ -16,7 +16,6 @@ import treekit as tk
 from treekit import optax, training
 
 FILE = Path(__file__).parent.parent / "data" / "states_1_0.safetensors"
-CODES = {"mu": jnp.int8, "nu": jnp.uint8}
 IS_WEIGHT = tk.path_mask("*.w")
 GROUPS = tk.path_labels({"*.w": "weights"}, default="rest")
 
@@ -37,7 +36,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
         ),
         2,
     ),
-    "eight bits": lambda: training.store_state(optax.adam(0.1), CODES, rounding="stochastic"),
+    "rounded": lambda: training.store_state(optax.adam(0.1), jnp.bfloat16, rounding="stochastic"),
     "averaged": lambda: optax.named_chain(
         ("sgd", optax.sgd(0.1, 0.9)),
         ("rates", training.scale_by_tree(lambda params: jax.tree.map(lambda x: optax.constant_schedule(0.5), params))),
@@ -50,9 +49,8 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 def start(name: str) -> tuple[Any, Any, Any]:
     """An optimizer, params, and the state that it makes for them."""
-    size = 64 if name == "eight bits" else 3  # smaller arrays are not stored in 8 bits
     layer = {"w": jnp.arange(6.0).reshape(2, 3) / 8 - 0.25, "b": jnp.ones(3)}
-    params = {"first": layer, "second": {"w": jnp.sin(jnp.arange(float(size * size))).reshape(size, size)}}
+    params = {"first": layer, "second": {"w": jnp.sin(jnp.arange(9.0)).reshape(3, 3)}}
     optimizer = OPTIMIZERS[name]()
     return optimizer, params, optimizer.init(params)
 

@@ -1,8 +1,10 @@
 """store_state: users' own transformations, with the dtypes of their state kept, or stated for all or by name."""
 
 import functools
+import itertools
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +16,8 @@ import pytest
 import treekit as tk
 from tests.optax import cases
 from tests.optax.cases import same_bits
-from tests.releases import enable_x64
+from tests.releases import enable_x64, has
+from tests.saved import through_orbax
 from treekit import optax as tko
 from treekit import training
 
@@ -189,7 +192,7 @@ def test_averages_and_sums_of_gradients_stay_in_float32(state_dtype: Any, roundi
 
 
 FOR_ALL: list[Any] = [bool, jnp.complex64, "bf16", "uint8", jnp.uint16, jnp.float8_e4m3fn]
-BY_NAME: list[Any] = [{"mu": None}, {"mu": jnp.int16}, {"mu": jnp.int4}]
+BY_NAME: list[Any] = [{"mu": None}, {"mu": jnp.int16}, {"mu": jnp.int4}, {"mu": jnp.float32, "nu": jnp.uint8}]
 
 
 @pytest.mark.parametrize("state_dtype", FOR_ALL + BY_NAME)
@@ -198,61 +201,63 @@ def test_what_is_not_a_dtype_of_a_state_is_refused(state_dtype: Any) -> None:
         training.store_state(optax.adam(0.1), state_dtype, rounding="stochastic")
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_complex_moments_keep_their_dtype_next_to_those_that_change(dtype: str) -> None:
     tx = training.store_state(tko.adam(0.1), {"mu": dtype}, rounding="stochastic")
-    params = {"w": jnp.ones(2, jnp.complex64), "b": jnp.ones(5_000, jnp.bfloat16)}
+    params = {"w": jnp.ones(2, jnp.complex64), "b": jnp.ones(3, jnp.bfloat16)}
     assert dtypes(tx.init(params), "mu") == {"complex64", dtype}
 
 
-CODES: Any = {"mu": jnp.int8, "nu": jnp.uint8}
-# An optimizer, one whose state does not fit it, and what makes a state of the one from that of the other.
-CONVERTED: dict[str, tuple[Any, Any, Callable[[Any, Any], Any]]] = {
-    "to codes": (
-        stochastic(tko.adam(0.1), dtype=CODES),
-        stochastic(tko.adam(0.1)),
-        lambda optimizer, state: training.encode_state(state, optimizer.init(WIDE)),
-    ),
-    "to codes, from one that was not rounded": (
-        stochastic(tko.adam(0.1), dtype=CODES),
-        tko.adam(0.1),
-        lambda optimizer, state: training.encode_state(
-            optimizer.init(WIDE)._replace(inner_state=state), optimizer.init(WIDE)
-        ),
-    ),
-    "from codes for one moment": (
-        stochastic(tko.adam(0.1), dtype={"mu": jnp.float32, "nu": jnp.uint8}),
-        stochastic(tko.adam(0.1), dtype=CODES),
-        lambda optimizer, state: training.encode_state(training.decode_state(state), optimizer.init(WIDE)),
-    ),
-    "from codes": (
-        stochastic(tko.adam(0.1)),
-        stochastic(tko.adam(0.1), dtype=CODES),
-        lambda optimizer, state: training.decode_state(state),
-    ),
-    "to bf16": (
-        training.store_state(tko.adam(0.1), jnp.bfloat16),
-        tko.adam(0.1),
-        lambda optimizer, state: tk.graft(optimizer.init(WIDE), state, cast=True)[0],
-    ),
-    "to be rounded": (
-        stochastic(tko.adam(0.1)),
-        tko.adam(0.1),
-        lambda optimizer, state: optimizer.init(WIDE)._replace(inner_state=state),
+OF_ADAM: Any = tko.adam(0.1)
+IN_BF16 = training.store_state(OF_ADAM, jnp.bfloat16)
+# An optimizer, and one whose state does not fit it.
+CONVERTED: dict[str, tuple[Any, Any]] = {
+    "to bf16": (IN_BF16, OF_ADAM),
+    "to f32": (training.store_state(OF_ADAM, jnp.float32), IN_BF16),
+    "to bf16, in a wrapper": (tko.MultiSteps(IN_BF16, 2), tko.MultiSteps(OF_ADAM, 2)),
+    "to f32 for one moment": (stochastic(OF_ADAM, dtype={"mu": jnp.float32}), stochastic(OF_ADAM, dtype=jnp.bfloat16)),
+    "to be rounded": (stochastic(OF_ADAM), OF_ADAM),
+    "to be rounded to bf16, in a wrapper": (
+        tko.masked(stochastic(OF_ADAM, dtype=jnp.bfloat16), {"w": True}),
+        tko.masked(OF_ADAM, {"w": True}),
     ),
 }
-WIDE: Any = {"w": jnp.ones((64, 64), jnp.float32)}
 
 
-@pytest.mark.parametrize("optimizer, other, convert", CONVERTED.values(), ids=CONVERTED)
-def test_a_state_of_other_dtypes_becomes_one_that_fits_as_the_error_says(
-    optimizer: Any, other: Any, convert: Any
-) -> None:
-    state = other.init(WIDE)
-    with pytest.raises(training.StateError, match=r"encode_state|decode_state|graft|_replace"):
-        optimizer.update(WIDE, state, WIDE)
-    _, after = optimizer.update(WIDE, convert(optimizer, state), WIDE)
-    assert cases.signature(after) == cases.signature(optimizer.init(WIDE))
+@pytest.mark.parametrize("optimizer, other", CONVERTED.values(), ids=CONVERTED)
+def test_a_state_of_other_dtypes_becomes_one_that_fits_as_the_error_says(optimizer: Any, other: Any) -> None:
+    params = {"w": jnp.ones(3)}
+    state = other.init(params)
+    with pytest.raises(training.StateError) as raised:
+        optimizer.update(params, state, params)
+    advice = str(raised.value).partition("convert it: ")[2]
+    converted = eval(advice, {"treekit": tk, "optimizer": optimizer, "params": params, "state": state})
+    _, after = optimizer.update(params, converted, params)
+    assert cases.signature(after) == cases.signature(optimizer.init(params))
+
+
+MEANT_TO_STORE: list[dict[str, Any]] = [
+    {"dtype": jnp.bfloat16},
+    {"dtype": {"mu": jnp.float32}},
+    {"rounding": "stochastic"},
+]
+BETWEEN: dict[str, Callable[[Any], Any]] = {
+    "wrappers": lambda tx: tko.chain(
+        tko.clip(1.0), tko.partition({"a": tko.sgd(0.1), "b": optax.MultiSteps(tx, 2)}, "b")
+    ),
+    "what a factory makes": lambda tx: tko.inject_hyperparams(lambda rate: tko.chain(tx, tko.scale(rate)))(0.1),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_one_inside_another_is_found(between: str) -> None:
+    make, params = BETWEEN[between], {"w": jnp.ones(3)}
+    for outer, inner in itertools.product(MEANT_TO_STORE, repeat=2):
+        tx = training.store_state(make(training.store_state(tko.adam(0.1), **inner)), **outer)
+        with pytest.raises(TypeError, match="store_state"):
+            tx.init(params)
+    alone = make(training.store_state(tko.adam(0.1)))
+    assert jax.tree.leaves(training.store_state(alone, jnp.float32).init(params))
 
 
 # ------------------------------------------------------------------------------------------------ stochastic rounding
@@ -344,10 +349,9 @@ def test_a_seed_makes_a_run_and_another_makes_another() -> None:
     assert not any(same_bits(runs[i], runs[j]) for i in range(2, 5) for j in range(i))
 
 
-@pytest.mark.parametrize("state_dtype", [None, {"mu": jnp.int8, "nu": jnp.uint8}], ids=["16 bits", "8 bits"])
-def test_optax_finds_its_way_in_the_state(state_dtype: Any) -> None:
-    params = {"w": jnp.ones((64, 64), BF16), "b": jnp.ones(3, BF16)}
-    tx = stochastic(optax.adam(0.1), dtype=state_dtype)
+def test_optax_finds_its_way_in_the_state() -> None:
+    params = {"w": jnp.ones((2, 3), BF16), "b": jnp.ones(3, BF16)}
+    tx = stochastic(optax.adam(0.1))
     state = run(tx, params, params, 3)
     assert int(optax.tree.get(state, "count")) == int(state.rounding_count) == 3
     names = {"w": "W", "b": "B"}
@@ -377,20 +381,18 @@ def test_updates_are_rounded_stochastically_too(state_dtype: Any) -> None:
     assert mean == pytest.approx(0.01 * float(params[0]), rel=0.1)
 
 
-@pytest.mark.parametrize("state_dtype", [None, {"trace": jnp.int8}], ids=["16 bits", "8 bits"])
-def test_a_step_can_be_differentiated(state_dtype: Any) -> None:
+def test_a_step_can_be_differentiated() -> None:
     """As one learns a learning rate: the derivative is that of the step in f32."""
 
     def end(rate: jax.Array) -> jax.Array:
         inner = optax.chain(optax.scale_by_learning_rate(rate), optax.trace(0.5))
-        tx = stochastic(inner, dtype=state_dtype)
+        tx = stochastic(inner)
         params, grads = jnp.ones((64, 64), BF16), jnp.full((64, 64), 0.5)
         _, state = tx.update(grads, tx.init(params), params)
         updates, _ = tx.update(grads, state, params)
         return jnp.sum(tko.apply_updates(params, updates, key=jax.random.key(0)).astype(jnp.float32))
 
-    derivative = -0.75 if state_dtype is None else -0.5  # codes have none
-    assert float(jax.grad(end)(jnp.float32(0.1))) / 64**2 == pytest.approx(derivative)
+    assert float(jax.grad(end)(jnp.float32(0.1))) / 64**2 == pytest.approx(-0.75)
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
@@ -401,3 +403,124 @@ def test_the_update_of_an_integer_without_the_params_is_a_float(rounding: Any) -
     updates, _ = tx.update(grads, tx.init({"w": jnp.ones(2)}))
     np.testing.assert_array_equal(updates["w"], -np.full(2, 1.5))
     assert not updates["w"].weak_type
+
+
+# ------------------------------------------------------------------------------------------- 16 bits instead of f32
+
+SHAPE = (64, 80)
+PARAMS = {"b": jnp.ones(3), "w": jax.random.normal(jax.random.key(1), SHAPE)}
+TARGET = jax.random.normal(jax.random.key(2), SHAPE)
+
+# For each class of state an optimizer, and some that use one otherwise.
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adabelief": lambda: optax.adabelief(0.01),
+    "adadelta": lambda: optax.adadelta(1.0),
+    "adafactor": lambda: optax.adafactor(0.01),
+    "adagrad": lambda: optax.adagrad(0.1),
+    "adam": lambda: optax.adam(0.01),
+    "adamax": lambda: optax.adamax(0.01),
+    "adan": lambda: optax.adan(0.01),
+    "ademamix": lambda: optax.contrib.ademamix(0.01),
+    "amsgrad": lambda: optax.amsgrad(0.01),
+    "dadapt_adamw": lambda: optax.contrib.dadapt_adamw(1.0),
+    "ema": lambda: optax.chain(optax.ema(0.9), optax.scale(-0.01)),
+    "lars": lambda: optax.lars(0.1, momentum=0.9),
+    "lbfgs": lambda: optax.lbfgs(0.1, linesearch=None),
+    "lion": lambda: optax.lion(0.01),
+    "madgrad": lambda: optax.contrib.madgrad(0.01),
+    "momo": lambda: optax.contrib.momo(0.1),
+    "momo_adam": lambda: optax.contrib.momo_adam(0.01),
+    "muon": lambda: optax.contrib.muon(0.01),
+    "novograd": lambda: optax.novograd(0.01),
+    "optimistic": lambda: optax.optimistic_gradient_descent(0.01),
+    "prodigy": lambda: optax.contrib.prodigy(),
+    "rmsprop": lambda: optax.rmsprop(0.01, momentum=0.9),
+    "rmsprop with bias correction": lambda: optax.rmsprop(0.01, bias_correction=True),
+    "rprop": lambda: optax.rprop(0.01),
+    "simplified_ademamix": lambda: optax.contrib.simplified_ademamix(0.001, b1=0.9),
+    "sm3": lambda: optax.sm3(0.1),
+    "sophia": lambda: optax.contrib.sophia(0.01),
+    "yogi": lambda: optax.yogi(0.01),
+}
+
+
+def scaled(make: Callable[[], Any]) -> Any:
+    """In inject_hyperparams, with a hyperparameter that changes nothing."""
+    return tko.inject_hyperparams(lambda scale: optax.chain(make(), optax.scale(scale)))(1.0)
+
+
+PLACES: dict[str, Callable[..., Any]] = {
+    "bare": lambda make, store: store(make()),
+    "inside of wrappers": lambda make, store: tko.MultiSteps(scaled(lambda: store(make())), 2),
+    "around wrappers": lambda make, store: tko.masked(
+        store(tko.MultiSteps(tko.partition({"a": tko.apply_if_finite(scaled(make), 2)}, "a"), 2)),
+        {"b": False, "w": True},
+    ),
+}
+# Each optimizer by itself, and some in each place.
+TRAINED = [(name, "bare") for name in OPTIMIZERS if name != "madgrad" or has("optax.contrib.madgrad")]
+TRAINED += [(name, place) for place in PLACES if place != "bare" for name in ("adam", "sm3", "rmsprop")]
+
+
+def loss(params: Any, key: Any) -> Any:
+    noise = 10 * jnp.sum(jax.random.normal(key, SHAPE) * params["w"])
+    return jnp.mean((params["w"] - TARGET) ** 2) * 2_000 + noise / 1_000 - 1e-3 * jnp.sum(params["b"] ** 2)
+
+
+def train(tx: Any) -> tuple[Any, Any]:
+    """The weights after some steps, and the loss of each."""
+
+    def step(carry: Any, key: Any) -> Any:
+        params, state = carry
+        value, grads = jax.value_and_grad(loss)(params, key)
+        extra = {"value": value, "obj_fn": lambda p: loss(p, key)}
+        updates, state = tx.update(grads, state, params, **extra)
+        return (tko.apply_updates(params, updates), state), value
+
+    keys = jax.random.split(jax.random.key(0), 40)
+    (params, _), losses = jax.jit(lambda x: jax.lax.scan(step, x, keys))((PARAMS, tx.init(PARAMS)))
+    return params["w"], losses
+
+
+@pytest.mark.table
+@pytest.mark.parametrize("name, place", TRAINED)
+def test_training_is_that_of_f32(name: str, place: str) -> None:
+    make = OPTIMIZERS[name]
+    params, losses = train(PLACES[place](make, functools.partial(stochastic, dtype=jnp.bfloat16)))
+    expected, wide = train(PLACES[place](make, functools.partial(training.store_state, dtype=jnp.float32)))
+    assert np.isfinite(params).all() and np.isfinite(losses).all()
+    assert np.linalg.norm(params - expected) < 0.05 * np.linalg.norm(expected - PARAMS["w"])
+    assert losses[-1] < wide[-1] + 0.01 * (wide[0] - wide[-1])
+
+
+def sizes(tx: Any, scales: Any) -> Any:
+    """What Adam subtracts in units of its rate, where each step and row of a matrix has gradients of one scale."""
+
+    def step(state: Any, each: Any) -> tuple[Any, Any]:
+        updates, state = tx.update(each[0][:, None] * jax.random.normal(each[1], (64, 64)), state)
+        return state, jnp.abs(updates)
+
+    keys = jax.random.split(jax.random.key(0), len(scales))
+    return np.asarray(jax.jit(lambda: jax.lax.scan(step, tx.init(jnp.zeros((64, 64))), (scales, keys))[1])())
+
+
+@pytest.mark.slow
+def test_updates_of_adam_are_as_large_as_in_f32() -> None:
+    """The largest with gradients from 1e-6 to 1, and from 100 to 1e8; and the last, after gradients have fallen."""
+    wide, narrow = tko.adam(1.0), stochastic(tko.adam(1.0), dtype=jnp.bfloat16)
+    for ends in ((-6, 0), (2, 8)):
+        scales = np.tile(np.logspace(*ends, 64, dtype="f"), (1_000, 1))
+        assert sizes(narrow, scales).max() == pytest.approx(sizes(wide, scales).max(), rel=0.05)
+    fallen = np.repeat(np.array([1, 0.01], "f"), [1_000, 3_000])[:, None] * np.ones(64, "f")
+    last, of_f32 = (np.sqrt(np.mean(sizes(tx, fallen)[-100:] ** 2)) for tx in (narrow, wide))
+    assert last == pytest.approx(of_f32, rel=0.05)
+
+
+def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
+    tx = stochastic(tko.adamw(0.01), dtype=jnp.bfloat16)
+    state = run(tx, PARAMS, PARAMS, 3)
+    restored = through_orbax(state, tmp_path / "restored", tx.init(PARAMS))
+    as_dicts = through_orbax(state, tmp_path / "as_dicts")  # without a target
+    assert type(restored) is training.StochasticRoundingState and same_bits(restored, state)
+    again, _ = tk.graft(tx.init(PARAMS), as_dicts)
+    assert same_bits(again, state)

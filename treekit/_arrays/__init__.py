@@ -3,5 +3,4 @@
 - `map`: a map that preserves dtypes
 - `round`: casts to fewer bits, at random
 - `stack`: one model from several, several from one, one vector from all; `scan`: a loop over them
-- `codes`: the type of arrays in 8 bits
 """

@@ -67,9 +67,8 @@ def graft(
             leaf and the old one, and returns an array of the new shape, or None to refuse it. Or a dict from patterns
             of new paths to such functions.
         cast: also cast old values of other dtypes, as far as NumPy's same_kind allows: bf16 to f32 and back, but not
-            a float to an int, nor a number to a bool, nor the 8-bit codes of an optimizer's state to anything. Without
-            it, only 64-bit values are cast to JAX's 32 bits. A value that would become infinite, and an integer out of
-            bounds, are refused.
+            a float to an int, nor a number to a bool. Without it, only 64-bit values are cast to JAX's 32 bits. A value
+            that would become infinite, and an integer out of bounds, are refused.
         strict: raise an error unless each leaf of `new` has an old value or is named in `fresh`, and each leaf of
             `old` is used or dropped by `rename`. Of `new`, settings, typed PRNG keys and Flax's counters of
             random streams need no old value. False carries over what fits; the report says what is left.

@@ -114,7 +114,7 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
     leaves: dict[str, Leaf] = {}
     positions = itertools.count()
     # The nodes to visit, from the last: their names with a dot, the keys that lead there, the states that they are in,
-    # whether their arrays have codes, and whether a strict graft may ask for them.
+    # and whether a strict graft may ask for them.
     todo: list[tuple[Any, str, Names, StateNode, bool]] = [(numbers_as_arrays(tree), "", (), StateNode(), True)]
     while todo:
         x, start, keys, state, is_asked = todo.pop()

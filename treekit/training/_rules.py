@@ -26,16 +26,12 @@ if TYPE_CHECKING:
 else:
     StateDtype = Any  # so that our own error, which names the entry, precedes that of a run-time checker
 
-_Pair: TypeAlias = tuple[Any, Entry]  # an array of a state, or its `Codes`, and what is known of it
+_Pair: TypeAlias = tuple[Any, Entry]  # an array of a state, and what is known of it
 
 
 def with_entries(state: OptState, params: Params) -> list[_Pair]:
     """Return each array of a state, with what is known of it."""
     return list(zip(jtu.tree_leaves(state), map_state(state, params), strict=True))
-
-
-def path_of(x: object, entry: Entry) -> str:
-    return path_name(entry.path)
 
 
 class Rules:
@@ -46,11 +42,10 @@ class Rules:
 
     | an array | one dtype for all | its key has a dtype |
     |---|---|---|
-    | of integers | as it is | as it is |
+    | of integers; a Python number | as it is | as it is |
     | without a key | | as it is |
     | complex | as it is | as it is; refused, if the dtype is narrower |
     | a copy or an average of params, or a sum of gradients, in less than f32 | in f32 at least | refused |
-    | of fewer than 4,096 elements, whose key asks for codes | | in f32 at least |
     | of shape (), or a hyperparameter | as it is, if the dtype is narrower | in the dtype |
     | any other | in the dtype | in the dtype |
 
@@ -71,39 +66,34 @@ class Rules:
             _check_dtype(each, f"dtype[{key!r}]")
 
     def stored_dtype(self, x: Any, entry: Entry) -> Any:
-        """Return the dtype in which an array is stored; None for a Python number."""
-        own = dtype_if_array(x)
-        if not _is_number(x) or issubdtype(own, jnp.complexfloating):
+        """Return the dtype in which an array is stored; None for a Python number, as a user may put into a state."""
+        own = getattr(x, "dtype", None)
+        if not can_be_trained(x) or issubdtype(own, jnp.complexfloating):
             return own
-        if self.for_all is not None:
-            return self._dtype_for_all(own, entry, is_number=x.shape == () or entry.of_no_param)
-        keys = self.keys_of(x, entry)
-        if not keys or self.why_refused(x, entry, self.by_key[keys[0]]):
-            return own
-        return _canonical(self.by_key[keys[0]])
-
-    def _dtype_for_all(self, own: Any, entry: Entry, *, is_number: bool) -> Any:
+        if self.for_all is None:
+            keys = self.keys_of(x, entry)
+            is_kept = not keys or self.why_refused(x, entry, self.by_key[keys[0]])
+            return own if is_kept else _canonical(self.by_key[keys[0]])
         wanted = _canonical(self.for_all)
-        if entry.field in entry.known.at_least_float32 and wanted.itemsize < 4:
+        if _is_too_narrow(entry, wanted):
             return jnp.promote_types(own, jnp.float32)
-        if is_number and wanted.itemsize < own.itemsize:  # in bf16, b2 = 0.999 would be 1
-            return own
-        return wanted
+        is_number = x.shape == () or entry.of_no_param  # in bf16, b2 = 0.999 would be 1
+        return own if is_number and wanted.itemsize < own.itemsize else wanted
 
     def why_refused(self, x: Any, entry: Entry, dtype: DTypeLike) -> str:
         """Say why an array is refused by the dtype of its key; "" if it is not."""
-        itemsize = _canonical(dtype).itemsize
-        if issubdtype(x.dtype, jnp.complexfloating) and x.dtype.itemsize > 2 * itemsize:  # it is two floats
+        wanted = _canonical(dtype)
+        if issubdtype(x.dtype, jnp.complexfloating) and x.dtype.itemsize > 2 * wanted.itemsize:  # it is two floats
             return f"{x.dtype}, and complex numbers are not rounded"
-        if entry.field in entry.known.at_least_float32 and itemsize < 4:
+        if _is_too_narrow(entry, wanted):
             return "a copy or an average of the params, or an accumulator of gradients, which needs float32 at least"
         return ""
 
     def keys_of(self, x: Any, entry: Entry) -> list[Any]:
         """Return the keys that match an array, of which the first decides: patterns, and after them its field."""
-        if not _is_number(x):
+        if not can_be_trained(x):
             return []
-        path = path_of(x, entry)
+        path = path_name(entry.path)
         patterns = [key for key in self.by_key if key != entry.field and is_match(key, path)]
         return patterns + [key for key in self.by_key if key == entry.field]
 
@@ -123,26 +113,20 @@ class Rules:
             reasons = [self.why_refused(*pair, dtype) for pair in decided]
             if all(reasons):
                 raise ValueError(
-                    f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {path_of(*decided[0])} is {reasons[0]}: leave {key!r} "
-                    "out"
+                    f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {path_name(decided[0][1].path)} is {reasons[0]}: leave "
+                    f"{key!r} out"
                 )
 
 
-def _is_number(x: object) -> bool:
-    """Whether a rule may be about an array: it has floating-point or complex numbers, or the codes of some."""
-    return can_be_trained(x)
-
-
-def dtype_if_array(x: Any) -> Any:
-    """Return the dtype of an array or of codes; None for a Python number, as a user may put into a state."""
-    return getattr(x, "dtype", None)
+def _is_too_narrow(entry: Entry, dtype: Any) -> bool:
+    """Whether an array would not move in this dtype: it is a copy or an average of params, or a sum of gradients."""
+    return entry.field in entry.known.at_least_float32 and bool(dtype.itemsize < 4)
 
 
 def _check_dtype(dtype: DTypeLike, what: str) -> None:
     if not is_inexact_dtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 16:
         raise TypeError(
-            f"{what} must be a floating dtype of 16 bits or more, such as jnp.bfloat16, found {describe_value(dtype)}. "
-            "For 8 bits, name the moments: dtype={'mu': jnp.int8, 'nu': jnp.uint8}, rounding='stochastic'"
+            f"{what} must be a floating dtype of 16 bits or more, such as jnp.bfloat16, found {describe_value(dtype)}"
         )
 
 
@@ -152,9 +136,11 @@ def _canonical(dtype: DTypeLike) -> Any:
 
 
 def _matches_nothing(keys: list[Any], arrays: list[_Pair]) -> ValueError:
-    inexact = [(x, entry) for x, entry in arrays if _is_number(x)]
-    fields = ", ".join(sorted({entry.field for _, entry in inexact} - {""})) or "none"
-    example = f". A pattern matches a whole path of the state, such as {path_of(*inexact[0])!r}" if inexact else ""
+    inexact = [entry for x, entry in arrays if can_be_trained(x)]
+    fields = ", ".join(sorted({entry.field for entry in inexact} - {""})) or "none"
+    example = (
+        f". A pattern matches a whole path of the state, such as {path_name(inexact[0].path)!r}" if inexact else ""
+    )
     return ValueError(
         f"dtype names {', '.join(map(repr, keys))}, which matches nothing in the state; its fields with "
         f"floating-point arrays are {fields}{example}"

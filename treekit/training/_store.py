@@ -1,11 +1,9 @@
 """`store_state`: choose the dtype and the rounding of a transformation's state.
 
 `_rules` say in which dtype each array is stored. `_rounding_to_nearest` returns a core whose results are cast by what
-is around it, as those of any core are; `_rounding_at_random` one that rounds its results itself. The codes of 8 bits
-are in `_eight_bits`.
+is around it, as those of any core are; `_rounding_at_random` one that rounds its results itself.
 """
 
-import contextlib
 import itertools
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -17,6 +15,7 @@ from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import can_be_trained, is_narrow
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._names.key_path import path_name
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
@@ -24,7 +23,7 @@ from treekit.optax._kernel.preserve import like_updates, preserving
 from treekit.optax._kernel.state_map import Entry
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._kernel.types import S
-from treekit.training._rules import Rules, StateDtype, dtype_if_array, path_of, with_entries
+from treekit.training._rules import Rules, StateDtype, with_entries
 
 
 class StochasticRoundingState(NamedTuple):
@@ -32,7 +31,7 @@ class StochasticRoundingState(NamedTuple):
 
     Attributes:
         rounding_count: the number of updates so far, which determines the random bits; uint32, shape ().
-        inner_state: the state of the inner transformation, in which each array of 8-bit codes is a `Codes`.
+        inner_state: the state of the inner transformation.
     """
 
     rounding_count: Any  # not `count`, so that optax.tree.get finds only the count of adam
@@ -72,15 +71,8 @@ def store_state(
     update in the wider of its gradient's and its param's dtype. So scan and cond accept the state, and jit traces once.
 
     In bf16, `0.999 * v` rounds to `v`: a second moment that was large once never decays. There are two solutions.
-    `dtype=jnp.float32` stores the state in f32. `rounding="stochastic"` stores it in 16 or 8 bits, computes in
-    f32, and rounds at random, without bias.
-
-    In 8 bits, moments are stored as codes: `dtype={"mu": jnp.int8, "nu": jnp.uint8}`. A code consists of the
-    upper bits of the f32, without a scale. In the state, each array of codes is a node, `Codes`, with one leaf;
-    `training.decode_state` returns the numbers. int8 is for moments with a sign, from 4.7e-9 to 14; uint8 for
-    those that are never negative, from 1.7e-17 to 192. You say the sign: docs/guides/precision.md has those of Optax's
-    optimizers. Larger numbers are stored as the largest. Inf, NaN, and negative numbers in uint8 become NaN. Arrays of
-    fewer than 4,096 elements are stored in f32.
+    `dtype=jnp.float32` stores the state in f32. `rounding="stochastic"` stores it in 16 bits, computes in f32, and
+    rounds at random, without bias.
 
     Args:
         inner: any transformation.
@@ -103,13 +95,13 @@ def store_state(
         `StochasticRoundingState`, a NamedTuple of a count (`rounding_count`) and that state (`inner_state`).
 
     Raises:
-        TypeError: `dtype` is not a floating-point dtype of 16 bits or more, or, by name, int8 or uint8; `seed` is
-            not an int. Or, raised by `init`, `inner` contains another `store_state` with a `dtype` or with
-            stochastic rounding. Or, raised by `update`, `inner` changes the structure of the state or of the updates
-            (the message lists the differences), or the state was made with another `dtype`.
-        ValueError: `rounding` has another value, or is "nearest" with int8 or uint8. Or, raised by `init`, an entry of
-            `dtype` matches nothing in the state (the message lists its fields), or nothing that can be stored in
-            that dtype: an average of the params or an accumulator of gradients in less than f32, or complex arrays.
+        TypeError: `dtype` is not a floating-point dtype of 16 bits or more; `seed` is not an int. Or, raised by `init`,
+            `inner` contains another `store_state` with a `dtype` or with stochastic rounding. Or, raised by `update`,
+            `inner` changes the structure of the state or of the updates (the message lists the differences), or the
+            state was made with another `dtype`.
+        ValueError: `rounding` has another value. Or, raised by `init`, an entry of `dtype` matches nothing in the state
+            (the message lists its fields), or nothing that can be stored in that dtype: an average of the params or an
+            accumulator of gradients in less than f32, or complex arrays.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -153,7 +145,7 @@ def _rounding_to_nearest(inner: Core, rules: Rules, described: str) -> Core:
         return _cast_first_state(_init_inside(inner_init, at_least_for_all(params), described), rules, params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        _check_state(state, rules, inner_init, updates if params is None else params)
+        _check_state(state, rules, updates if params is None else params)
         inputs = at_least_for_all(widen(updates)), widen(state), at_least_for_all(widen(params))
         # What is around this core casts the results: the boundary casts updates and state, a chain casts the updates
         # that its next link gets.
@@ -172,35 +164,27 @@ def _rounding_at_random(inner: Core, rules: Rules, described: str, seed: int) ->
         return StochasticRoundingState(jnp.zeros([], jnp.uint32), state)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        like = updates if params is None else params
         if not isinstance(state, StochasticRoundingState):
-            raise _wrong_class(state, inner_init, like)
-        _check_state(state.inner_state, rules, inner_init, like)
+            raise StateError(
+                "rounding='stochastic' needs the StochasticRoundingState that its init makes, found an "
+                f"instance of {type(state).__name__}. " + _advice(", fresh=['**.rounding_count']")
+            )
+        _check_state(state.inner_state, rules, updates if params is None else params)
         inputs = widen(updates), widen(state.inner_state), widen(params)
         new_updates, new_state = inner_update(*inputs, **extra)
         random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, state.rounding_count)
         # Updates and state as one tree, in which each array has a number, and so bits of its own.
         likes = like_updates(updates, params, new_updates), state.inner_state
-        bits_of_each = bits_like(likes, random_bits)
-        rounded: Any = dtype_preserving_tree_map(_round_array, likes, (new_updates, new_state), bits_of_each)
+        rounded: Any = dtype_preserving_tree_map(
+            _round_array, likes, (new_updates, new_state), bits_like(likes, random_bits)
+        )
         return rounded[0], StochasticRoundingState(state.rounding_count + 1, rounded[1])
 
     return Core(init, update)
 
 
-def _wrong_class(state: OptState, init: Callable[[Any], Any], params: Params) -> StateError:
-    """Return the error of a state that stochastic rounding did not make."""
-    advice = " Make it again with init"
-    if _fits(state, init, params):
-        advice = " Put this one into it: optimizer.init(params)._replace(inner_state=state)"
-    return StateError(
-        "rounding='stochastic' needs the StochasticRoundingState that its init makes, found a "
-        f"{type(state).__name__}.{advice}"
-    )
-
-
 def _round_array(old: Any, new: Any, random_bits: Any) -> Any:
-    """Return a new array in the dtype of the old one, or in its codes, rounded at random where it is narrow."""
+    """Return a new array in the dtype of the old one, rounded at random where that is narrow."""
     is_float = is_narrow(old) and issubdtype(dtype_of(new), jnp.floating)
     return round_by(random_bits, new, old.dtype) if is_float else new
 
@@ -233,33 +217,24 @@ def _cast_first_state(state: OptState, rules: Rules, params: Params) -> Any:
 
     def cast(x: Any, entry: Entry) -> Any:
         dtype = rules.stored_dtype(x, entry)
-        if dtype == dtype_if_array(x):
-            return x
-        return lax.convert_element_type(x, dtype)
+        return x if dtype is None or dtype == x.dtype else lax.convert_element_type(x, dtype)
 
     return jtu.tree_structure(state).unflatten(itertools.starmap(cast, arrays))
 
 
-def _check_state(state: OptState, rules: Rules, init: Callable[[Any], Any], params: Params) -> None:
-    """Raise an error where state was made without these rules: its dtypes would be kept silently."""
-    arrays = with_entries(state, params)
-    dtypes = [rules.stored_dtype(*array) for array in arrays]
-    triples = [(x, entry, dtype) for (x, entry), dtype in zip(arrays, dtypes, strict=True)]
-    wrong = [(x, entry, dtype) for x, entry, dtype in triples if dtype != dtype_if_array(x)]
-    if not wrong:
-        return
-    advice = "Make it again with init"
-    if _fits(state, init, params):
-        advice += ", or convert it: treekit.graft(optimizer.init(params), state, cast=True)[0]"
-    x, entry, dtype = wrong[0]
-    raise StateError(
-        f"this state has {x.dtype} at {path_of(x, entry)}, where this transformation stores {dtype}. {advice}"
+def _advice(fresh: str = "") -> str:
+    return (
+        "Make it again with init; or, if only dtypes and rounding differ, convert it: "
+        f"treekit.graft(optimizer.init(params), state, cast=True{fresh})[0]"
     )
 
 
-def _fits(state: OptState, init: Callable[[Any], Any], params: Params) -> bool:
-    """Whether a state, once it is decoded, has the structure of the one that `init` makes."""
-    with contextlib.suppress(Exception):  # codes that were cast cannot be decoded, and init may raise anything
-        wanted = untyped.eval_shape(init, params)
-        return bool(jtu.tree_structure(state) == jtu.tree_structure(wanted))
-    return False
+def _check_state(state: OptState, rules: Rules, params: Params) -> None:
+    """Raise an error where state was made without these rules: its dtypes would be kept silently."""
+    for x, entry in with_entries(state, params):
+        dtype = rules.stored_dtype(x, entry)
+        if dtype is not None and dtype != x.dtype:
+            raise StateError(
+                f"this state has {x.dtype} at {path_name(entry.path)}, where this transformation stores {dtype}. "
+                + _advice()
+            )

@@ -266,7 +266,7 @@ def test_init_in_shard_map(name: str, on: Sharded) -> None:
 
 @pytest.mark.parametrize("axes", ["auto"])
 def test_rounding(on: Sharded) -> None:
-    """What is rounded stochastically has the bits that it has on one device."""
+    """What is rounded stochastically has the bits that it has on one device, and is sharded as its params."""
     tx = training.store_state(tko.adam(0.1), rounding="stochastic")
 
     @jax.jit
@@ -278,30 +278,10 @@ def test_rounding(on: Sharded) -> None:
     ours, theirs = (eight, tx.init(eight)), (one, tx.init(one))
     for _ in range(5):
         ours, theirs = step(*ours), step(*theirs)
-    check_shardings(ours[0], list(jax.tree.leaves(on.shardings)), "in the params")
+    wanted = list(jax.tree.leaves(on.shardings))
+    for tree, where in ((ours[0], "in the params"), *((optax.tree.get(ours[1], name), name) for name in ("mu", "nu"))):
+        check_shardings(tree, wanted, where)
     check_values(ours, theirs, rtol=0)
-
-
-@pytest.mark.parametrize("axes", ["auto", "explicit"])
-def test_codes(on: Sharded) -> None:
-    """State of 8 bits is sharded as its params: jitted, eager, and after steps, compiled for these shardings."""
-    names = {"mu": jnp.int8, "nu": jnp.uint8}
-    tx = training.store_state(tko.adam(0.1), names, rounding="stochastic")
-    w = place(np.ones((64, 64), np.float32), on.shardings["w"])
-    for params, outer in (
-        (w, tx),
-        ({"layers": [{"w": w, "frozen": None}]}, tko.masked(tko.MultiSteps(tx, K), True)),
-        ({"w": w}, tko.inject_hyperparams(lambda tx=tx: tx)()),
-    ):
-        step = None
-        for init in (outer.init, jax.jit(outer.init)):
-            state = init(params)
-            step = step or jax.jit(outer.update, donate_argnums=1).lower(params, state, params).compile()
-            for _ in range(3):
-                codes = [x for x in jax.tree.leaves(state) if x.dtype in (jnp.int8, jnp.uint8)]
-                assert [x.dtype for x in codes] == [jnp.int8, jnp.uint8]
-                check_shardings(codes, [on.shardings["w"]] * 2, "in codes")
-                _, state = step(params, state, params)
 
 
 @needs(HOST_MEMORY)

@@ -18,7 +18,7 @@ from treekit import training
 PIPE = subprocess.PIPE
 LAWS = Path(__file__).with_name("sharding_laws.py")
 SECONDS = 400  # what hangs is killed
-QUICK = ["test_chosen_sharding", "test_rounding", "test_codes", "test_init[auto-adamw]", "test_init[explicit-adamw]"]
+QUICK = ["test_chosen_sharding", "test_rounding", "test_init[auto-adamw]", "test_init[explicit-adamw]"]
 QUICK += ["test_steps_in_shard_map_that_some_devices_skip"]
 QUICK += ["test_one_select_for_each_array", "test_derivatives_of_init", "test_shared_memory"]
 QUICK += ["test_init[auto-adafactor]", "test_params_on_the_host[auto-adam]"]

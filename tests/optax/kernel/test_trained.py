@@ -19,7 +19,6 @@ from tests.releases import keys, needs, new_ref
 from tests.trees import untyped
 from treekit import optax as tko
 from treekit import training
-from treekit._arrays.codes import Codes
 
 ONES = jnp.ones(2)
 
@@ -33,6 +32,11 @@ class ShapedObject:
 @tk.node
 class Frozen:
     x: jax.Array = tk.field(trainable=False)
+
+
+@tk.node
+class Quantized:
+    q: jax.Array
 
 
 # ------------------------------------------------------------------------------------------------------- one predicate
@@ -58,7 +62,6 @@ LEAVES: dict[str, tuple[Callable[[], Any], bool]] = {
     "a key": (lambda: jax.random.key(0), False),
     "__jax_array__": (lambda: cases.HasArray(ONES), False),
     "an object with a shape and a dtype": (ShapedObject, False),
-    "codes": (lambda: Codes(jnp.ones(2, jnp.int8)), False),
     "a function": (lambda: jnp.tanh, False),
     "a string": (lambda: "name", False),
 }
@@ -146,7 +149,7 @@ NOTHING: dict[str, tuple[Callable[[], Any], str | None]] = {
     "bools of NumPy": (lambda: [np.ones(2, bool)], "0, which is bool[2]"),
     "an array of integers": (lambda: jnp.arange(3), "the root"),
     "a shape of integers": (lambda: {"n": untyped.ShapeDtypeStruct((2,), jnp.int32)}, "n, which is i32[2]"),
-    "quantized weights": (lambda: {"q": Codes(jnp.ones(2, jnp.int8))}, "q.codes"),
+    "quantized weights": (lambda: {"w": Quantized(jnp.ones(2, jnp.int8))}, "w.q, which is i8[2]"),
     "objects with a shape and a dtype": (lambda: {"w": ShapedObject()}, "w, which is ShapedObject"),
     "__jax_array__": (lambda: {"w": cases.HasArray(ONES)}, "w, which is HasArray"),
     "an integer next to other leaves": (lambda: {"n": jnp.arange(2), "f": jnp.tanh, "k": jax.random.key(0)}, "n"),

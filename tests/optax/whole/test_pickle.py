@@ -24,7 +24,7 @@ import numpy as np
 from tests.optax.old_states import *  # jnp, optax and all that is defined there
 
 def two_updates(name, optimizer):
-    params = start("eight bits")[1]
+    params = start("rounded")[1]
     optax.masked(optimizer, True).init(params)
     step = jax.jit(lambda state: update(name, optimizer, state, params))
     return jax.tree.map(np.asarray, step(step(optimizer.init(params))[1]))
@@ -38,7 +38,7 @@ DUMP = f"""
 more = {{{", ".join(f"{name!r}: lambda: {text}" for name, text in MORE.items())}}}
 made = {{name: (OPTIMIZERS | more)[name]() for name in {NAMES}}}
 results = {{name: two_updates(name, optimizer) for name, optimizer in made.items()}}
-for name in ("groups", "eight bits"):
+for name in ("groups", "rounded"):
     check_same(two_updates(name, cloudpickle.loads(cloudpickle.dumps(made[name]))), results[name])
 try:
     inner = cloudpickle.loads(cloudpickle.dumps(made["f32"]))

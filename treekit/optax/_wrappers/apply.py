@@ -55,7 +55,7 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
             return param
         array, update = as_array(param), resolve_array(update)
         rounds = key is not None and is_narrow(array)
-        # To nearest too: after MultiSteps, or with state in 8 bits, XLA then moves fewer bytes (tests/accelerators).
+        # To nearest too: after MultiSteps, XLA then moves fewer bytes (tests/accelerators).
         x, dx = widen((array, update)) if is_narrow(array) else (array, update)
         total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
         if rounds and issubdtype(total.dtype, jnp.floating):
@@ -110,7 +110,7 @@ def tree_map_params(
         *rest: trees with the structure of the params.
         transform_non_params: called with every other leaf of the state.
         is_leaf: as in `jax.tree.map`, for the params in the state. Placeholders in the state (None, MaskedNode) are
-            skipped, unless `is_leaf` selects them. `Codes`, an array in 8 bits, counts as one leaf.
+            skipped, unless `is_leaf` selects them.
 
     Returns:
         The state with its leaves replaced by the results.
