@@ -44,7 +44,6 @@ def matrices(params: Any) -> Any:
 
 
 ADAM = optax.adam(0.1)
-CODES = {"mu": jnp.int8, "nu": jnp.uint8}
 OPTIMIZERS: dict[str, Any] = {
     "adam of plain Optax": plain.adam(0.1),
     "adam": ADAM,
@@ -55,7 +54,7 @@ OPTIMIZERS: dict[str, Any] = {
     "MultiSteps": optax.MultiSteps(ADAM, 2),
     "apply_if_finite": optax.apply_if_finite(ADAM, 2),
     "params_ema": optax.chain(ADAM, training.params_ema(0.9)),
-    "store_state, 8 bits": training.store_state(ADAM, CODES, rounding="stochastic"),
+    "store_state": training.store_state(ADAM, jnp.bfloat16, rounding="stochastic"),
 }
 
 

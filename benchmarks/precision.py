@@ -1,12 +1,12 @@
-"""Training in 16 and 8 bits: the loss compared with that of f32.
+"""Training in 16 bits: the loss compared with that of f32.
 
     python -m benchmarks.precision            about half an hour
     QUICK=1 python -m benchmarks.precision    fewer steps, one seed
 
-1. An MLP on handwritten digits with adamw: params in f32 or bf16, and the state in 32, 16 or 8 bits.
-2. Transformers on the characters of Python's own library: params in f32, and the state in 32, 16 or 8 bits.
+1. An MLP on handwritten digits with adamw: params in f32 or bf16, and the state in 32 or 16 bits.
+2. Transformers on the characters of Python's own library: params in f32, and the state in 32 or 16 bits.
 
-What single updates do is in tests: tests/training/test_eight_bits.py, and the laws of treekit.testing.
+What single updates do is in tests: tests/training/test_store.py, and the laws of treekit.testing.
 """
 
 import functools
@@ -47,10 +47,8 @@ IN_16_BITS = {
     "bf16, state in f32": precision(jnp.bfloat16, state=jnp.float32),
     "bf16, stochastic": precision(jnp.bfloat16, rounding="stochastic", rounds_params=True),
 }
-IN_8_BITS = {
+STATE_IN_16_BITS = {
     "f32": F32,
-    "int8, uint8": precision(jnp.float32, rounding="stochastic", state={"mu": jnp.int8, "nu": jnp.uint8}),
-    "int8, bf16": precision(jnp.float32, rounding="stochastic", state={"mu": jnp.int8, "nu": jnp.bfloat16}),
     "bf16": precision(jnp.float32, rounding="stochastic", state=jnp.bfloat16),
 }
 
@@ -170,20 +168,20 @@ class Task(NamedTuple):
     seeds: int = SEEDS
 
 
-def in_8_bits(make: Callable[[Any], Model], rate: float, steps: int, b2: float, seeds: int = SEEDS) -> Task:
+def state_in_16_bits(make: Callable[[Any], Model], rate: float, steps: int, b2: float, seeds: int = SEEDS) -> Task:
     warmed_up = plain_optax.warmup_cosine_decay_schedule(0, rate, steps // 20, steps)
-    return Task(make, IN_8_BITS, steps, warmed_up, b2, seeds)
+    return Task(make, STATE_IN_16_BITS, steps, warmed_up, b2, seeds)
 
 
 SHORT, LONG = (100, 100) if QUICK else (2_000, 10_000)
 LARGE = functools.partial(transformer, width=192, layers=3)
 TASKS = {
     "digits, 16 bits": Task(digits, IN_16_BITS, LONG, plain_optax.cosine_decay_schedule(2e-4, LONG)),
-    "digits, 8 bits, b2=0.999": in_8_bits(digits, 1e-3, SHORT, 0.999),
-    "digits, 8 bits, b2=0.95": in_8_bits(digits, 1e-3, SHORT, 0.95),
-    "transformer, 8 bits, b2=0.999": in_8_bits(transformer, 2e-3, SHORT, 0.999),
-    "transformer, 8 bits, b2=0.95": in_8_bits(transformer, 2e-3, SHORT, 0.95),
-    "a larger transformer, 8 bits": in_8_bits(LARGE, 1e-3, 20 if QUICK else 1_200, 0.999, seeds=1),
+    "digits, state in 16 bits, b2=0.999": state_in_16_bits(digits, 1e-3, SHORT, 0.999),
+    "digits, state in 16 bits, b2=0.95": state_in_16_bits(digits, 1e-3, SHORT, 0.95),
+    "transformer, state in 16 bits, b2=0.999": state_in_16_bits(transformer, 2e-3, SHORT, 0.999),
+    "transformer, state in 16 bits, b2=0.95": state_in_16_bits(transformer, 2e-3, SHORT, 0.95),
+    "a larger transformer, state in 16 bits": state_in_16_bits(LARGE, 1e-3, 20 if QUICK else 1_200, 0.999, seeds=1),
 }
 
 

@@ -106,24 +106,18 @@ def by_rounding(optimizer: Any) -> Step:
 
 
 def rounded() -> dict[str, tuple[str, Any, Step]]:
-    """Ways to train in 8, 16 and 32 bits: the dtype of params and gradients, an optimizer, and its step."""
+    """Ways to train in 16 and 32 bits: the dtype of params and gradients, an optimizer, and its step."""
     jnp = untyped.numpy
     adamw = optax.with_extra_args_support(optax.adamw(1e-3))
     in_float32 = training.store_state(adamw, jnp.float32)
-    stochastic, eight, quieter = (
-        training.store_state(adamw, dtypes, rounding="stochastic")
-        for dtypes in (None, {"mu": jnp.int8, "nu": jnp.uint8}, {"mu": jnp.int8, "nu": jnp.bfloat16})
-    )
+    stochastic = training.store_state(adamw, rounding="stochastic")
+    in_bfloat16 = training.store_state(adamw, jnp.bfloat16, rounding="stochastic")
     return {
         "Optax, float32": ("float32", adamw, by_update(optax, adamw)),
         "Optax, bfloat16": ("bfloat16", adamw, by_update(optax, adamw)),
         'rounding="stochastic", bfloat16': ("bfloat16", stochastic, by_rounding(stochastic)),
         "state_dtype=float32, bfloat16": ("bfloat16", in_float32, by_apply_gradients(in_float32)),
-        "mu int8, nu uint8, bfloat16": ("bfloat16", eight, by_rounding(eight)),
-        "mu int8, nu uint8, bfloat16, params to nearest": ("bfloat16", eight, by_apply_gradients(eight)),
-        "mu int8, nu uint8, float32": ("float32", eight, by_apply_gradients(eight)),
-        "mu int8, nu bfloat16, bfloat16": ("bfloat16", quieter, by_rounding(quieter)),
-        "mu int8, nu bfloat16, float32": ("float32", quieter, by_apply_gradients(quieter)),
+        "state_dtype=bfloat16, float32": ("float32", in_bfloat16, by_apply_gradients(in_bfloat16)),
     }
 
 
@@ -320,7 +314,7 @@ def parts_of(machine: Machine) -> Parts:
                 "operations": differences(device(), WRAPPERS, dtype),
             },
         ),
-        "16 and 8 bits": (
+        "16 bits": (
             "Bytes per parameter of one step of adamw; store_state, with a key where it rounds stochastically.",
             lambda: rounded_columns(device()),
         ),
@@ -342,8 +336,7 @@ shards its state like the params, where Optax's puts all of it on every device.
   7 after a clip in a chain. `apply_gradients` moves as many as `update` and `apply_updates`.
 - `apply_if_finite` around `MultiSteps`, donated, moves 9 times the bytes of the params in f32 (Optax 10 on an H100, 15
   on a TPU).
-- Stochastic rounding of bf16 params moves half the bytes of adamw in f32; with moments in 8 bits, a step moves 10 bytes
-  a parameter instead of 28.
+- Stochastic rounding of bf16 params moves half the bytes of adamw in f32.
 
 JAX compiles for TPUs and GPUs on a machine that has none. Nothing was timed. This page counts the bytes that the
 program of one step moves between the chip and its memory, which bound its time: for one array of 8192 x 8192, on one

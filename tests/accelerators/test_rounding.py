@@ -26,6 +26,7 @@ def matrices(dtype: str, *shapes: tuple[int, int]) -> list[Any]:
 BYTES = {  # per parameter
     'rounding="stochastic", bfloat16': 14,  # as many as with Optax
     "state_dtype=float32, bfloat16": 22,
+    "state_dtype=bfloat16, float32": 20,
 }
 
 

@@ -184,8 +184,7 @@ def _to_bf16(x: Float32[Array, "*shape"], random: UInt32[Array, "*shape"]) -> BF
     # From the largest bf16 upwards, half a unit is added, which rounds to nearest and preserves inf.
     noise = jnp.where(size < np.uint32(0x7F7F0000), random >> np.uint32(16), np.uint32(0x8000))
     word = jnp.where(size > np.uint32(0x7F800000), np.uint32(0x7FC00000), word)  # NaN's bits may all be cut off
-    # The cast is exact. Of an integer of 16 bits instead, XLA (libtpu 0.0.52) splits an AdamW step whose state is in
-    # 8 bits into two passes over memory; tests/accelerators/test_eight_bits.py shows it.
+    # The cast is exact.
     out: Array = lax.bitcast_convert_type((word + noise) & np.uint32(0xFFFF0000), jnp.float32).astype(jnp.bfloat16)
     return out
 
