@@ -17,6 +17,7 @@ import pytest
 import treekit
 from tests.releases import has
 from treekit import optax
+from treekit._missing import _HABITS, getattr_of
 
 PACKAGE = Path(treekit.__file__).parent
 SOURCES = {path.relative_to(PACKAGE.parent).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
@@ -105,6 +106,15 @@ def test_python_is_told_which_name_a_module_does_not_have(module: ModuleType, na
     assert (caught.value.name, caught.value.obj) == (name, module)
     other = "treekit.optax" if module is treekit else "treekit"
     assert (f": {other}.{name}" in str(caught.value)) is (name != "nothing")
+
+
+@pytest.mark.parametrize("name", _HABITS)
+def test_a_name_that_people_write_by_habit_says_what_there_is(name: str) -> None:
+    assert not hasattr(treekit, name) or isinstance(getattr(treekit, name), ModuleType)  # which this file has imported
+    with pytest.raises(AttributeError, match=f"{name}'.*{re.escape(_HABITS[name])}"):
+        getattr_of("treekit")(name)
+    named = re.findall(r"(?:treekit|jax|equinox)(?:\.\w+)+", _HABITS[name])
+    assert all(map(has, named)) and (named or "import" in _HABITS[name])
 
 
 # ------------------------------------------------------------------------------------------- what the sources import

@@ -8,15 +8,23 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-# Names of earlier versions.
-_INSTEAD = {
-    "dtype_preserving": "Every transformation of treekit.optax preserves dtypes; for any other, write "
-    "treekit.optax.chain(tx). To store the state in another dtype: treekit.training.store_state(tx, dtype)",
-    "filtered": "Write treekit.optax.selective_transform(tx, freeze_mask=mask), where True is frozen",
-    "get_ema": "It has another name: treekit.training.get_params_ema",
-    "is_array_like": "Equinox has it: equinox.is_array_like",
-    "is_inexact_array_like": "Equinox has it: equinox.is_inexact_array_like",
-    "stochastic_round": "It is in another module: treekit.training.stochastic_round",
+# Names of JAX, Equinox and Flax that people write by habit, and what treekit or those libraries have for them.
+_HABITS = {
+    "Module": "decorate your class with treekit.node",
+    "apply_updates": "write treekit.optax.apply_updates, or treekit.training.apply_gradients for a whole step",
+    "dataclass": "write treekit.node",
+    "filter_grad": "write jax.grad of a function of the arrays, with treekit.partition and treekit.combine",
+    "filter_jit": "write jax.jit of a function of the arrays, with treekit.partition and treekit.combine",
+    "is_array_like": "write equinox.is_array_like",
+    "is_inexact_array_like": "write equinox.is_inexact_array_like",
+    "optax": "write from treekit import optax",
+    "register_dataclass": "write treekit.register_node",
+    "training": "write from treekit import training",
+    "tree_deserialise_leaves": "load the file, and write treekit.graft",
+    "tree_equal": "write not treekit.tree_diff(a, b)",
+    "tree_leaves": "write jax.tree.leaves",
+    "tree_map": "write jax.tree.map, or treekit.dtype_preserving_tree_map",
+    "tree_serialise_leaves": "write treekit.to_state_dict, and save its arrays",
 }
 
 
@@ -37,8 +45,8 @@ def no_attribute(module: str, name: str) -> AttributeError:
 
 
 def _hint(module: str, name: str) -> str:
-    if name in _INSTEAD:
-        return f". {_INSTEAD[name]}"
+    if module == "treekit" and name in _HABITS:
+        return f": {_HABITS[name]}"
     for other in ("treekit.testing", "treekit.typing"):
         importlib.import_module(other)
     if "treekit.optax" in sys.modules:  # whoever has not imported it does not mean a name of Optax

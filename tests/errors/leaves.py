@@ -15,6 +15,7 @@ from tests.errors.mistake import Mistake, unchecked
 from tests.trees import Point, Twig
 from treekit import optax as tko
 from treekit import training
+from treekit._missing import getattr_of
 
 KEY = jax.random.key(0)
 LINEAR = eqx.nn.Linear(2, 2, key=KEY)
@@ -189,6 +190,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a predicate for a mask": Mistake(lambda: resolve(lambda x: getattr(x, "ndim", 0) > 1), ValueError, "at b"),
     "a mask without a leaf": Mistake(lambda: resolve(jax.tree.map(lambda _: None, LINEAR)), ValueError, "Linear"),
-    # names that are in the other module
+    # names that are in another module
+    "Optax before it is imported": Mistake(
+        lambda: getattr_of("treekit")("optax"), AttributeError, "from treekit import optax"
+    ),
     "a name of treekit.optax in treekit": Mistake(lambda: MODULE.adam, AttributeError, "treekit.optax.adam"),
 }

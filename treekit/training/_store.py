@@ -67,8 +67,8 @@ def store_state(
 ) -> GradientTransformation[Any]:
     """Choose the dtype in which the state of a transformation is stored, and how it is rounded.
 
-    `init` makes weak types strong. `update` returns every leaf of the state in the dtype that it had before, and every
-    update in the wider of its gradient's and its param's dtype. So scan and cond accept the state, and jit traces once.
+    `init` makes weak types strong. `update` returns every leaf of the state in the dtype that it had before. So scan
+    and cond accept the state, and jit traces once.
 
     In bf16, `0.999 * v` rounds to `v`: a second moment that was large once never decays. There are two solutions.
     `dtype=jnp.float32` stores the state in f32. `rounding="stochastic"` stores it in 16 bits, computes in f32, and
@@ -86,7 +86,8 @@ def store_state(
             pattern that matches decides; without one, the field.
         rounding: how state and updates of less than 32 bits are rounded. "nearest": `inner` computes in the dtypes that
             it receives. With a `dtype`, it computes in f32 at least, and in that dtype at least. "stochastic": it
-            computes in f32 at least, and the results are rounded at random.
+            computes in f32 at least, and the results are rounded at random: each update to the wider of its gradient's
+            and its param's dtype.
         seed: determines the random bits, together with the numbers of the update and of the leaf. So a run can be
             repeated, stopped and resumed, on any number of devices. Use another seed for each such transformation.
 
