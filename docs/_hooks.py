@@ -25,16 +25,31 @@ PAGES = {
 }
 
 
-REFERENCE = re.compile(r"^::: (\S+)$", re.MULTILINE)
-NAMES = {name for path in ROOT.glob("docs/reference/*.md") for name in REFERENCE.findall(path.read_text("utf-8"))}
 # As the guides import them; `plain` is Optax's own.
 MODULES = {
     "tk": "treekit",
     "treekit": "treekit",
     **{name: f"treekit.{name}" for name in ("optax", "testing", "training", "typing")},
 }
+NAME = re.compile(rf"\b({'|'.join(MODULES)})\.([\w.]+)")
 
-NAME = re.compile(rf"\b({'|'.join(MODULES)})\.(\w+)")
+# A row of a page of the reference: a name, its file, what it does, its example, what that gives, and its guide.
+ROW = re.compile(r"^\| \[`([\w.]+)`\]\([^)]+\) \| (.+?) \| (`.+`|) ?\| (`.+`|) ?\| (\[.+\)) \|$", re.MULTILINE)
+
+
+def _dotted(name: str) -> str:
+    """The name as Python knows it: `treekit.path_mask` of `tk.path_mask`."""
+    module, _, rest = name.partition(".")
+    return f"{MODULES[module]}.{rest}"
+
+
+# Those with an example have a docstring.
+NAMES = {
+    _dotted(name)
+    for path in ROOT.glob("docs/reference/*.md")
+    for name, _, example, *_ in ROW.findall(path.read_text(encoding="utf-8"))
+    if example
+}
 
 
 def on_config(config: Any) -> Any:
@@ -70,36 +85,57 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Link to the pages of examples and results. `\\|` in a table, which GitHub needs, would show its backslash."""
     if page.file.src_uri.startswith("guides/"):
         markdown += _names_in(markdown)
-    if page.file.src_uri == "reference/names.md":
-        markdown = re.sub(r"^## .*?(?=^## |\Z)", _to_docstrings, markdown, flags=re.DOTALL | re.MULTILINE)
+    if page.file.src_uri.startswith("reference/"):
+        level = 3 if "\n## " in markdown else 2
+        tables = r"^\| name \|.*?(?=\n\n|\Z)"
+        markdown = re.sub(
+            tables, lambda table: _with_docstrings(table[0], level), markdown, flags=re.DOTALL | re.MULTILINE
+        )
     example = r"\]\(\.\./((?:\.\./)*)(examples/\w+\.py)\)"
     markdown = re.sub(example, lambda link: f"]({link[1]}{PAGES[link[2]]})", markdown)
     markdown = re.sub(r"\]\(\.\./((?:\.\./)*)benchmarks/(results/)", r"](\1\2", markdown)
     return re.sub(r"^\|.*\|$", lambda row: row[0].replace(r"\|", "|"), markdown, flags=re.MULTILINE)
 
 
-def _to_docstrings(section: re.Match[str]) -> str:
-    """In the section of a module, a name links to its docstring on the site instead of to its file."""
-    heading = re.match(r"## (treekit\.\w+)\n", section[0])
-    module = heading[1] if heading else "treekit"
+def _with_docstrings(table: str, level: int) -> str:
+    """The table, in which a name links to its docstring instead of to its file, and after it the docstrings."""
+    docstrings = []
 
-    def link(name: re.Match[str]) -> str:
-        path = f"{module}.{name[1]}"
-        return f"[`{name[1]}`][{path}]" if path in NAMES else f"`{name[1]}`"
+    def row(found: re.Match[str]) -> str:
+        name, what, example, gives, guide = found.groups()
+        if not example:
+            return f"| `{name}` | {what}: {guide} | | |"
+        docstrings.append(f"::: {_dotted(name)}\n    options: {{ heading_level: {level} }}")
+        if what.startswith("the old name"):  # which has no docstring
+            docstrings.append(f"{what.capitalize()}.")
+        docstrings.append(f"**Guide:** {guide}")
+        return f"| [`{name}`][{_dotted(name)}] | {what} | {example} | {gives} |"
 
-    return re.sub(r"\[`(\w+)`\]\((?:\.\./)+treekit/[^)]+\)", link, section[0])
+    table = ROW.sub(row, table).replace(" | guide |", " |", 1).replace("|---|---|---|---|---|", "|---|---|---|---|", 1)
+    return "\n\n".join([table, *docstrings])
 
 
 def _names_in(markdown: str) -> str:
     """A line of links to the reference of each name in a guide, in their order."""
-    found = [(f"{MODULES[module]}.{name}", f"{module}.{name}") for module, name in NAME.findall(markdown)]
-    links = dict.fromkeys(f"[`{text}`][{name}]" for name, text in found if name in NAMES)
+    found = {_dotted(f"{module}.{name}"): name for module, name in NAME.findall(markdown)}
+    links = [f"[`{name}`][{path}]" for path, name in found.items() if path in NAMES]
     return f"\n\n**In the reference:** {', '.join(links)}.\n" if links else ""
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Each cell knows its column's title, which narrow screens show before it (style.css)."""
+    """What style.css needs: which blocks are tables, and in each cell its column's title. Source is not searched."""
+    html = re.sub(r'<div class="(language-\w+ highlight)">.*?</pre>', _mark_table, html, flags=re.DOTALL)
+    html = html.replace(
+        '<details class="mkdocstrings-source"', '<details class="mkdocstrings-source" data-search-exclude'
+    )
     return re.sub(r"<table>\s*(<thead>|<tr>\s*<th>).*?</table>", _label_cells, html, flags=re.DOTALL)
+
+
+def _mark_table(block: re.Match[str]) -> str:
+    """A block has the class `table` if half of its lines have columns, with two spaces or more between them."""
+    lines = re.sub(r"<[^>]+>", "", block[0]).strip().splitlines()
+    columns = sum(bool(re.search(r"\S {2,}\S", line.partition("  #")[0])) for line in lines)
+    return block[0].replace(block[1], f"{block[1]} table", 1) if 2 * columns >= len(lines) else block[0]
 
 
 def _label_cells(table: re.Match[str]) -> str:

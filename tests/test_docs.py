@@ -31,7 +31,7 @@ from tests.releases import needs
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-NAMES = ROOT / "docs" / "reference" / "names.md"
+REFERENCE = ROOT / "docs" / "reference"
 PAGES = [
     README,
     ROOT / "SECURITY.md",
@@ -39,8 +39,8 @@ PAGES = [
     *sorted(ROOT.glob("benchmarks/results/*.md")),
 ]
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
-ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \|$", re.MULTILINE)
-NAME = re.compile(r"^\| \[`(?P<name>\w+)`\]\(\.\./\.\./(?P<file>[^)]+)\) \|", re.MULTILINE)
+ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \| \[[^|]+\) \|$", re.MULTILINE)
+NAME = re.compile(r"^\| \[`(?P<name>[\w.]+)`\]\(\.\./\.\./(?P<file>[^)]+)\) \|.*\]\(\.\./\S+\) \|$", re.MULTILINE)
 RAISES = re.compile(r"# raises (?P<error>\w+): (?P<text>.+)$")
 GIVES = re.compile(r"# gives (?P<value>.+)$")
 
@@ -110,7 +110,7 @@ MODULES = (treekit, treekit.training, treekit.optax, treekit.testing, treekit.ty
 FREEZING = ("README", "freeze", "from_equinox", "from_optax", "see_and_edit", "wrappers")
 NEEDS = {
     "design": ["jax>=0.10"],
-    "names": ["optax.monitor"],
+    "optax": ["optax.monitor", "optax.selective_transform"],
     "whole_program": ["optax.monitor"],
     "from_flax": ["flax>=0.12", "optax.selective_transform"],
     **{page: ["optax.selective_transform"] for page in FREEZING},
@@ -149,20 +149,19 @@ def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Pat
 
 
 @needs("optax.monitor")
-def test_the_page_of_names_and_the_reference_have_every_public_name_and_no_other() -> None:
+def test_the_reference_has_every_public_name_its_file_and_a_guide_and_no_other_name() -> None:
     names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
-    listed = NAME.findall(NAMES.read_text(encoding="utf-8"))
-    assert sorted(name for name, _ in listed) == sorted(name.rpartition(".")[2] for name in names)
+    listed = [pair for page in REFERENCE.glob("*.md") for pair in NAME.findall(page.read_text(encoding="utf-8"))]
+    known = {name.removeprefix("treekit.") if name.count(".") > 1 else name.replace("treekit", "tk") for name in names}
+    assert sorted(name for name, _ in listed) == sorted({*known, "optax.contrib.schedule_free_eval_params"})
     old = {"multi_transform": "partition", "inject_stateful_hyperparams": "inject_hyperparams"}
-    for name, file in listed:
+    for path, file in listed:
+        name = path.rpartition(".")[2]
         defines = rf"^(\s*(def|class) )?{old.get(name, name)}\b *[(:=\[]"
         source = in_this_project(Path(file)).read_text(encoding="utf-8")
         assert re.search(defines, source, re.MULTILINE), f"{name} is not in {file}"
-    pages = (ROOT / "docs" / "reference").glob("*.md")
-    shown = [name for page in pages for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.M)]
-    elsewhere = {"treekit.optax.contrib.schedule_free_eval_params"}
-    without_docstring = {f"treekit.typing.{name}" for name in ("FilterSpec", "Labels", "LeafPredicate", "Mask")}
-    assert sorted(shown) == sorted({*names, *elsewhere} - without_docstring)
+    index = (REFERENCE / "index.md").read_text(encoding="utf-8")
+    assert [path for path, _ in listed if f"`{path.partition('.')[2]}`" not in index] == []
 
 
 def test_the_version_is_the_same_everywhere() -> None:

@@ -145,6 +145,7 @@ from treekit.optax._wrappers.select import freeze as freeze
 from treekit.optax._wrappers.select import masked as masked
 from treekit.optax._wrappers.select import partition as partition
 from treekit.optax._wrappers.select import selective_transform as selective_transform
+from treekit.optax._wrappers.select import set_to_zero as set_to_zero
 from treekit.optax._wrappers.update import incremental_update as incremental_update
 from treekit.optax._wrappers.update import periodic_update as periodic_update
 
@@ -220,7 +221,6 @@ scale_by_stddev: Final = _ours.any_state(_optax.scale_by_stddev)
 scale_by_trust_ratio: Final = _ours.any_state(_optax.scale_by_trust_ratio)
 scale_by_yogi: Final = _ours.any_state(_optax.scale_by_yogi)
 scale_by_zoom_linesearch: Final = _ours.any_state(_optax.scale_by_zoom_linesearch)
-set_to_zero: Final = _ours.any_state(_optax.set_to_zero)
 sgd: Final = _ours.sgd_like(_optax.sgd)
 sign_sgd: Final = _ours.chained(_optax.sign_sgd)
 signum: Final = _ours.chained(_optax.signum)

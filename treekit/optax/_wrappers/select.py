@@ -139,6 +139,12 @@ def set_to_zero() -> GradientTransformation[optax.EmptyState]:
 
     Returns:
         A transformation; its state is an `optax.EmptyState`.
+
+    >>> import jax.numpy as jnp
+    >>> from treekit import optax
+    >>> frozen = optax.set_to_zero()
+    >>> frozen.update(jnp.ones(2), frozen.init(jnp.ones(2)))[0]
+    Array([0., 0.], dtype=float32)
     """
     return at_boundary(_SET_TO_ZERO)
 
