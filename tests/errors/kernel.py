@@ -136,5 +136,10 @@ MISTAKES: dict[str, Mistake] = {
     "the state before the gradients": Mistake(
         lambda: UNCHECKED.apply_gradients(ADAM, STATE, PARAMS, PARAMS), ValueError, "tuple"
     ),
+    "a key that nothing takes": Mistake(
+        lambda: training.apply_gradients(SUMS, PARAMS, SUMS.init(PARAMS), PARAMS, rng=jax.random.key(0)),
+        TypeError,
+        "'rng'",
+    ),
     "no gradient at all": Mistake(lambda: training.apply_gradients(ADAM, None, STATE, PARAMS), ValueError, "grads"),
 }

@@ -43,6 +43,13 @@ def has_no_update(update: object) -> bool:
     return update is None or bool(getattr(update, "dtype", None) == jax.dtypes.float0)
 
 
+def is_prng_key(x: object) -> bool:
+    """Whether `x` is a PRNG key of the new style or the old, a plain array of uint32; a part of one is not."""
+    dtype = dtype_of(x)
+    is_old = dtype == jnp.uint32 and np.shape(x) in ((2,), (4,))
+    return is_old or issubdtype(dtype, jax.dtypes.prng_key)
+
+
 def is_weak(x: object) -> bool:
     """Whether the dtype of `x` is weak in JAX's type promotion: Python numbers and weakly typed arrays."""
     if isinstance(x, _WITH_DTYPE):

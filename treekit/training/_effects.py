@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._base.dtype import dtype_of, issubdtype
+from treekit._base.dtype import dtype_of, is_prng_key
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import can_be_trained, is_parameter
 from treekit._base.types import OptState, Params
@@ -172,16 +172,11 @@ def _with_other_keys(state: OptState) -> Any:
     Keys of the old style are plain arrays, so another array of their dtype and shape counts as one too.
     """
 
-    def is_key(x: Any) -> bool:
-        dtype = dtype_of(x)
-        is_old = dtype == jnp.uint32 and np.shape(x) in ((2,), (4,))
-        return is_old or (dtype is not None and issubdtype(dtype, jax.dtypes.prng_key))
-
     def other(x: Any) -> Any:
-        if not is_key(x):
+        if not is_prng_key(x):
             return x
         if dtype_of(x) == jnp.uint32:
             return x ^ 1
         return untyped.random.wrap_key_data(jax.random.key_data(x) ^ 1, impl=jax.random.key_impl(x))
 
-    return jtu.tree_map(other, state) if any(map(is_key, jtu.tree_leaves(state))) else None
+    return jtu.tree_map(other, state) if any(map(is_prng_key, jtu.tree_leaves(state))) else None

@@ -23,6 +23,7 @@ from treekit.optax._kernel.notes import note_none, note_transformation
 from treekit.optax._kernel.passed import passing
 from treekit.optax._kernel.sharding import shard_alike
 from treekit.optax._kernel.state_map import map_state
+from treekit.optax._kernel.taken import check_keys_are_taken
 from treekit.optax._kernel.trained import check_params, check_something_is_trained, flatten
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, is_own, with_core
 
@@ -57,6 +58,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             raise
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        check_keys_are_taken(inner_update, extra)
         crossing = Crossing(updates, params, extra)
         with passing(crossing.like):
             own_state = _from_nnx(inner_init, state, crossing.like)
