@@ -93,6 +93,7 @@ MISTAKES: dict[str, Mistake] = {
     "a mask | a class": Mistake(lambda: unchecked(operator.or_)(MASK, eqx.nn.Linear), TypeError, "path_mask(Linear)"),
     "a mask & a tree of bools": Mistake(lambda: unchecked(operator.and_)(MASK, {"w": True}), TypeError, "jax.tree.map"),
     "a tree of bools | a mask": Mistake(lambda: unchecked(operator.or_)({"w": True}, MASK), TypeError, "jax.tree.map"),
+    "a mask != another": Mistake(lambda: MASK != tk.trainable, TypeError, "mask & ~other"),
     "`not mask`": Mistake(lambda: not MASK, TypeError, "path_mask('**.w')"),
     "labels `or` others": Mistake(lambda: LABELS or MASK, TypeError, "path_labels({'**.w': 1})"),
     "a mask or a bool": Mistake(lambda: MASK | TRUE, TypeError, "True"),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from flax.core import freeze
 
+import treekit as tk
 from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
 from treekit.optax._kernel.misfit import StateError
@@ -70,6 +71,10 @@ def by_keyword(**rates: Any) -> Any:
 
 
 MISTAKES: dict[str, Mistake] = {
+    # What is frozen.
+    "all that can be trained is frozen": Mistake(
+        lambda: tko.selective_transform(SGD, freeze_mask=tk.trainable), ValueError, "freeze_mask=treekit.trainable"
+    ),
     "a label that is misspelt": Mistake(
         lambda: tko.partition({"decay": SGD}, {"w": "decay", "bias": "deacy"}).init(PARAMS),
         ValueError,

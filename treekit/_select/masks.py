@@ -84,6 +84,14 @@ class MaskSpec(TreeSpec):
     def __invert__(self) -> "MaskSpec":
         return Inverse(self)
 
+    def __ne__(self, other: object) -> bool:
+        if isinstance(other, MaskSpec):
+            raise TypeError(
+                f"{self!r} != {other!r} would compare two functions, and not what they select: write mask & ~other for "
+                "what only the first selects, and (mask | other) & ~(mask & other) for what only one of them does"
+            )
+        return NotImplemented
+
     def __bool__(self) -> NoReturn:
         raise TypeError(
             f"{self!r} is a function of a tree, which has no truth value: combine masks by ~mask, mask | other and "

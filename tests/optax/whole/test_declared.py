@@ -85,6 +85,39 @@ def test_it_does_not_count_in_global_norms_and_the_average_has_its_current_value
     assert (tko.incremental_update(now, params, 0.5)["layer"].weight == 0.5).all()
 
 
+REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "global_norm": lambda o, x: o.global_norm(x),
+    "l1": lambda o, x: o.tree_utils.tree_norm(x, 1),
+    **{name: lambda o, x, name=name: getattr(o.tree, name)(x) for name in ("max", "min", "norm", "size", "sum")},
+    "vdot": lambda o, x: o.tree.vdot(x, x),
+    "per_example_global_norm_clip": lambda o, x: o.per_example_global_norm_clip(x, 1.0)[0]["layer"],
+    "per_example_layer_norm_clip": lambda o, x: o.per_example_layer_norm_clip(x, 1.0)[0]["layer"],
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_it_does_not_count_in_what_reduces_a_tree(name: str) -> None:
+    whole = {"layer": Normed(jnp.full((1, 4), 3.0), jnp.full((1, 2), 100.0))}
+    ours, theirs = REDUCTIONS[name](tko, whole), REDUCTIONS[name](optax, {"layer": whole["layer"].weight})
+    assert jnp.allclose(getattr(ours, "weight", ours), theirs)
+    assert (tko.tree.scale(2.0, whole)["layer"].mean == 200).all()
+    assert tko.tree.cast(whole, jnp.bfloat16)["layer"].mean.dtype == jnp.bfloat16
+
+
+def test_a_nan_in_its_gradient_skips_no_step() -> None:
+    params = {"layer": Normed(jnp.ones(4), jnp.ones(3))}
+    grads = {"layer": Normed(jnp.ones(4), jnp.full(3, jnp.nan))}
+    for tx in (
+        tko.apply_if_finite(tko.sgd(1.0), 3),
+        tko.MultiSteps(tko.sgd(1.0), 1, should_skip_update_fn=optax.skip_not_finite),
+        tko.chain(tko.monitor({"norm": tko.tree.norm}), tko.clip_by_global_norm(2.0), tko.sgd(1.0)),
+    ):
+        updates, state = tx.update(grads, tx.init(params), params)
+        assert (updates["layer"].weight == -1).all()
+    assert optax.tree.get(state, "norm") == 2
+
+
 def test_the_summary_says_so() -> None:
     notes = {row.path: row.note for row in training.summary(tko.adamw(0.1), {"layer": model()["layers"][0]}).rows}
     assert notes == {"layer.weight": "", "layer.mean": "trainable=False"}

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,9 @@ import optax
 from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_inexact_parameter, is_parameter
-from treekit._select.filter import combine, partition
+from treekit._base.tree import is_none
+from treekit._names.declared import declared_frozen
+from treekit._select.filter import combine
 from treekit.optax._wrappers.releases import existing
 
 _OF_TREE = """
@@ -29,6 +32,14 @@ ON_TREES: tuple[Callable[..., Any], ...] = (
     *existing(optax.tree, *_OF_TREE.split()),
 )
 
+# Of these, those that reduce a tree to numbers, for which what a class declares frozen does not count.
+_REDUCTIONS: tuple[Callable[..., Any], ...] = (
+    optax.global_norm,
+    optax.per_example_global_norm_clip,
+    optax.per_example_layer_norm_clip,
+    *existing(optax.tree, *"max min norm size sum vdot".split()),
+)
+
 
 def is_on_trees(x: object) -> bool:
     """Whether `x` is one of these functions, or a partial of one, such as `optax.tree_utils.tree_l1_norm`."""
@@ -39,6 +50,7 @@ def is_on_trees(x: object) -> bool:
 def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Apply one of these functions to the leaves that can be parameters; other leaves do not count and do not change.
 
+    In a norm, a sum or another reduction, fields that their class declares not to be trained do not count either.
     Python numbers stay such, as in Optax, except in `cast` and `random_like`, which Optax has for arrays only.
 
     A result that consists of a tree and something else, such as the number of clipped examples, has None for them.
@@ -50,6 +62,7 @@ def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
     """
 
     signature = inspect.signature(f)
+    counts_frozen = (f.func if isinstance(f, functools.partial) else f) not in _REDUCTIONS
     as_leaf = as_array if f in (optax.tree.cast, optax.tree.random_like) else resolve_array
 
     @functools.wraps(f)
@@ -65,9 +78,15 @@ def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
         def parameters(x: object) -> Any:
             if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
                 return x
-            kept, others = partition(x, is_counted)
+            leaves, treedef = jtu.tree_flatten(x, is_leaf=is_none)
+            frozen = itertools.repeat(False) if counts_frozen else declared_frozen(x)
+            counted = [is_counted(leaf) and not out for leaf, out in zip(leaves, frozen, strict=False)]
+            kept = treedef.unflatten(
+                as_leaf(leaf) if is_in else None for leaf, is_in in zip(leaves, counted, strict=True)
+            )
+            others = treedef.unflatten(None if is_in else leaf for leaf, is_in in zip(leaves, counted, strict=True))
             left_out.append((jtu.tree_structure(kept), others))
-            return jtu.tree_map(as_leaf, kept)
+            return kept
 
         bound.arguments = OrderedDict((name, x if name == "shape" else parameters(x)) for name, x in given.items())
         result = f(*bound.args, **bound.kwargs)

@@ -9,6 +9,7 @@ import optax
 from treekit._base.jax import jnp, jtu
 from treekit._base.tree import is_mapping
 from treekit._base.types import Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
+from treekit._select.trainable import trainable
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.extra_args import is_like
 from treekit.optax._kernel.holes import is_hole
@@ -183,7 +184,7 @@ def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
         A transformation; its state is an `optax.MaskedState`.
 
     Raises:
-        ValueError, TypeError: the mask is wrong, as in `masked`.
+        ValueError, TypeError: the mask is wrong, as in `masked`; or it is `treekit.trainable`.
 
     >>> import jax.numpy as jnp
     >>> tx = freeze(lambda params: {"w": True, "b": False})
@@ -191,7 +192,18 @@ def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
     >>> tx.update(params, tx.init(params), params)[0]
     {'b': Array([1., 1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
     """
+    _check_freezes(mask, "mask")
     return masked(set_to_zero(), mask)
+
+
+def _check_freezes(mask: Mask, name: str) -> None:
+    """Raise a ValueError for a mask of what is frozen that is `treekit.trainable`."""
+    if mask is trainable:
+        raise ValueError(
+            f"{name}=treekit.trainable freezes all that can be trained: True means frozen. What classes declare not to "
+            "be trained is frozen without a mask; to freeze more, name that, such as "
+            f"{name}=treekit.path_mask('encoder.**')"
+        )
 
 
 def selective_transform(
@@ -207,7 +219,7 @@ def selective_transform(
         A transformation; its state is an `optax.transforms.PartitionState`, with the labels "train" and "freeze".
 
     Raises:
-        ValueError, TypeError: the mask is wrong, as in `masked`; or `optimizer` is not a transformation.
+        ValueError, TypeError: the mask is wrong, as in `freeze`; or `optimizer` is not a transformation.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -216,7 +228,7 @@ def selective_transform(
     >>> tx.update(params, tx.init(params), params)[0]
     {'b': Array([-1., -1.], dtype=float32), 'w': Array([0., 0.], dtype=float32)}
     """
-
+    _check_freezes(freeze_mask, "freeze_mask")
     is_frozen = MaskFunction(freeze_mask, "freeze_mask")
 
     def select(params: Params) -> Any:
