@@ -97,7 +97,13 @@ EXTRA: dict[str, dict[str, Any]] = {
 BY_EXAMPLE = ("contrib.differentially_private_aggregate", "contrib.dpsgd")  # whose gradients have one more axis
 
 
-def call(o: Any, name: str, tree: Any, arguments: dict[str, Callable[[Any], Any]] = ARGUMENTS) -> Any:
+def call(
+    o: Any,
+    name: str,
+    tree: Any,
+    arguments: dict[str, Callable[[Any], Any]] = ARGUMENTS,
+    around: Callable[[Any], Any] = lambda function: function,
+) -> Any:
     """The result of a function; of what makes a factory or a `MultiSteps`, a transformation.
 
     Args:
@@ -105,8 +111,9 @@ def call(o: Any, name: str, tree: Any, arguments: dict[str, Callable[[Any], Any]
         name: one of `NAMES`.
         tree: what stands for params, and for what `arguments` do not have.
         arguments: by the name of the parameter, a function of `o`.
+        around: makes another function of it, such as `inject_hyperparams`.
     """
-    function = operator.attrgetter(name)(o)
+    function = around(operator.attrgetter(name)(o))
     parameters = inspect.signature(NAMES[name]).parameters.values()
     required = [x.name for x in parameters if x.default is x.empty and "VAR" not in x.kind.name]
     keywords = KEYWORDS[name](tree) if name in KEYWORDS else {}

@@ -126,7 +126,8 @@ SEEDED = {
     "state that grows": Fault("structure", counting(lambda: jnp.zeros(1), lambda x: jnp.append(x, 1.0))),
     "dtype of the state drifts": Fault("dtype", optax.trace(0.9), BF16, F32),
     "a weak count": Fault("weak type", WEAK),
-    "updates are widened": Fault("updates", scaling(lambda g: g.astype(jnp.float32)), BF16),
+    "updates are integers": Fault("updates", scaling(lambda g: g.astype(jnp.int32)), BF16),
+    "updates are complex": Fault("updates", scaling(lambda g: g.astype(jnp.complex64)), F32),
     "traced twice": Fault("traces", WEAK),
     "divides by zero": Fault("finite", scaling(lambda g: g / (g - g)), F32, optax.tree.zeros_like(F32)),
     "init by a concrete value": Fault(
@@ -160,6 +161,7 @@ def test_seeded_faults_are_found(name: str) -> None:
 
 SOUND: dict[str, tuple[Any, Any, Any]] = {
     "noise": (optax.chain(optax.add_noise(0.01, 0.5, 0), SGD), F32, None),
+    "updates that are wider than the params": (scaling(lambda g: g.astype(jnp.float32)), BF16, None),
     "a raw model": (tko.adam(1e-3), eqx.nn.MLP(2, 1, 3, depth=1, key=jax.random.key(0)), None),
     "momentum in bf16, which decays": (optax.sgd(1e-2, momentum=0.9), BF16, None),
     "moments rounded stochastically": (training.store_state(optax.adam(1e-3), rounding="stochastic"), BF16, None),
@@ -203,11 +205,11 @@ def test_a_fault_of_the_params_is_not_one_of_the_transformation(name: str) -> No
 
 @needs("jax.new_ref")
 def test_params_that_are_references_to_arrays() -> None:
-    """Their updates have the wider dtype of gradient and param, as those of arrays."""
+    """Their updates are like the gradients, as those of arrays."""
     params = {"other": new_ref(BF16["w"]), "ref": new_ref(F32["b"])}
     grads = {"other": F32["w"], "ref": BF16["b"]}
     assert not list(transformation_laws(tko.sgd(0.1), params, grads, {}, laws=["updates"]))
-    (broken,) = transformation_laws(scaling(lambda g: g.astype(jnp.bfloat16)), params, grads, {}, laws=["updates"])
+    (broken,) = transformation_laws(scaling(lambda g: g.astype(jnp.int8)), params, grads, {}, laws=["updates"])
     assert "other  dtype" in broken.found and "ref    dtype" in broken.found and "f32[2,3]" in broken.found
 
 

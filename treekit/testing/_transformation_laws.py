@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from treekit._arrays.round import widen
-from treekit._base.dtype import dtype_of, has_no_update, promoted_dtype
+from treekit._base.dtype import dtype_of, has_no_update, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_inexact_array, is_narrow, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
-from treekit._compare.diff import STRUCTURE, TreeDiff, tree_diff
+from treekit._compare.diff import STRUCTURE, Difference, TreeDiff, tree_diff
 from treekit._names.key_path import path_name
 from treekit._text.describe import describe_error
 from treekit.testing._case import (
@@ -61,16 +61,23 @@ def _changes(kinds: tuple[str, ...], case: Case, run: Run) -> str:
 
 
 def _other_updates(case: Case, run: Run) -> str:
-    """Describe updates that have not the structure of the gradients, or not the wider dtype of gradient and param.
+    """Describe updates that have not the structure and the shapes of the gradients, or are not floats.
 
     An update may be None where there is a gradient: for a field that its class declares not to be trained.
     """
     leaves = jtu.tree_flatten_with_path(run.updates, is_leaf=is_none)[0]
     frozen = {path_name(path) for path, update in leaves if update is None}
-    diff = without(
-        tree_diff(_expected_updates(case.grads, case.params), run.updates, values=False), "weak type", "sharding"
-    )
-    diff = TreeDiff(d for d in diff if not (d.kind == "array against None" and d.path in frozen))
+    expected = _expected_updates(case.grads, case.params)
+    wanted, updates = by_path(expected), by_path(run.updates)
+
+    def is_right(d: Difference) -> bool:
+        if d.kind == "dtype":  # any float, and a complex number for a complex param, which `expected` has
+            is_complex = issubdtype(dtype_of(wanted[d.path]), jnp.complexfloating)
+            return issubdtype(dtype_of(updates[d.path]), jnp.inexact if is_complex else jnp.floating)
+        return d.kind == "array against None" and d.path in frozen
+
+    diff = without(tree_diff(expected, run.updates, values=False), "weak type", "sharding")
+    diff = TreeDiff(d for d in diff if not is_right(d))
     return f"(expected | updates)\n{diff}" if diff else ""
 
 
@@ -237,8 +244,8 @@ LAWS: dict[str, Law] = {
         "update keeps the weak types of the state", _REJECTED, WRAP, functools.partial(_changes, ("weak type",))
     ),
     "updates": Law(
-        "updates have the structure of the gradients (or None), and the wider of gradient's and param's dtype",
-        "apply_updates fails or changes the dtypes of the params, and cond rejects the updates",
+        "updates have the structure and shapes of the gradients (or None), and are real or complex as the params are",
+        "apply_updates fails, or loses the imaginary part",
         WRAP,
         _other_updates,
     ),

@@ -75,53 +75,87 @@ DTYPES = [jnp.float16, jnp.bfloat16, jnp.float32, jnp.complex64]
 
 
 @pytest.mark.parametrize("promotion", ["standard", "strict"])
-@pytest.mark.parametrize("inner", [jnp.float16, jnp.float32])
-def test_updates_have_the_widest_of_the_gradient_s_the_param_s_and_their_own_dtype(inner: Any, promotion: Any) -> None:
-    tx = returning(jnp.ones(2, inner), (), ())
+@pytest.mark.parametrize("computed", DTYPES)
+def test_an_update_keeps_the_dtype_in_which_it_is_computed(computed: Any, promotion: Any) -> None:
+    tx = returning(jnp.ones(2, computed), (), ())
     for grads, params in itertools.product([jnp.ones(2, dtype) for dtype in DTYPES], repeat=2):
-        if jnp.iscomplexobj(grads) and not jnp.iscomplexobj(params):
+        if not jnp.iscomplexobj(params) and (jnp.iscomplexobj(grads) or computed == jnp.complex64):
             continue  # is an error
-        widest = jnp.promote_types(jnp.promote_types(grads.dtype, params.dtype), inner)
         with jax.numpy_dtype_promotion(promotion):
             updates, _ = tx.update(grads, tx.init(params), params)
-            assert updates.dtype == widest
-            updates, _ = tx.update(grads, tx.init(params))
-            assert updates.dtype == grads.dtype
+            assert updates.dtype == computed
+            updates, _ = tx.update(params, tx.init(params))
+            assert updates.dtype == computed
 
 
-WIDE: dict[str, Any] = {
-    "alone": tko.chain,
-    "link": lambda tx: tko.chain(tko.clip_by_global_norm(10.0), tx),
-    "masked": lambda tx: tko.masked(tx, {"w": True}),
-    "MultiSteps": lambda tx: tko.MultiSteps(tx, 1),
-    "finite": lambda tx: tko.apply_if_finite(tx, 3),
-}
+@pytest.mark.parametrize("number", [0.5, np.float16(0.5), jnp.asarray(0.5)], ids=["float", "NumPy", "weak"])
+def test_a_number_has_the_dtype_of_the_gradient_if_it_states_none(number: Any) -> None:
+    grads = {str(jnp.dtype(dtype)): jnp.ones(2, dtype) for dtype in DTYPES}
+    updates, _ = returning(dict.fromkeys(grads, number), (), ()).update(grads, (), grads)
+    for name, update in updates.items():
+        assert str(update.dtype) == ("float16" if isinstance(number, np.generic) else name)
+        assert not update.weak_type
 
 
-@pytest.mark.parametrize("name", WIDE)
-def test_master_weights_in_f32_stay_those_of_the_params(name: str) -> None:
-    """The updates of 16-bit params are f32, as with Optax: rounded twice, params would leave their master weights."""
+def master_weights(o: Any) -> optax.GradientTransformation:
+    """Adam on a copy of the params in f32; its updates lead to that copy."""
     inner = optax.adam(1e-3)
 
     def init(params: Any) -> Any:
         wide = jax.tree.map(lambda x: x.astype(jnp.float32), params)
         return wide, inner.init(wide)
 
-    def update(grads: Any, state: Any, params: Any) -> Any:
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
         updates, new = inner.update(jax.tree.map(lambda x: x.astype(jnp.float32), grads), state[1], state[0])
         wide = optax.apply_updates(state[0], updates)
         return jax.tree.map(lambda a, b: a - b.astype(jnp.float32), wide, params), (wide, new)
 
-    tx = WIDE[name](optax.GradientTransformation(init, update))
-    params = {"w": jax.random.normal(jax.random.key(0), (500,), jnp.bfloat16)}
-    state = tx.init(params)
-    for i in range(10):
-        grads = jax.tree.map(lambda x, i=i: jnp.sin(3 * x + i).astype(jnp.bfloat16), params)
-        updates, state = tx.update(grads, state, params)
-        params = tko.apply_updates(params, updates)
-    assert updates["w"].dtype == jnp.float32
-    masters = [x for x in jax.tree.leaves(state) if x.shape == (500,)]
-    assert any(np.array_equal(x.astype(jnp.bfloat16), params["w"]) for x in masters)
+    return optax.GradientTransformation(init, update)
+
+
+# Optimizers whose updates of 16-bit params are f32, in Optax too; rounded before they are added, params differ.
+WIDE: dict[str, Callable[[Any], Any]] = {
+    "moments in f32": lambda o: o.adam(1e-3, mu_dtype=jnp.float32),
+    "master weights": master_weights,
+    "scale_by_distance_over_gradients": lambda o: o.scale_by_distance_over_gradients(),
+}
+AROUND: dict[str, Callable[[Any], Any]] = {
+    "alone": tko.chain,
+    "link": lambda tx: tko.chain(tko.identity(), tx),
+    "masked": lambda tx: tko.masked(tx, {"w": True}),
+    "partition": lambda tx: tko.partition({"a": tx}, "a"),
+    "MultiSteps": lambda tx: tko.MultiSteps(tx, 1),
+    "finite": lambda tx: tko.apply_if_finite(tx, 3),
+    "sometimes": lambda tx: tko.conditionally_transform(tx, lambda step: step >= 0),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", WIDE)
+def test_updates_that_are_wider_than_the_params_are_rounded_once(name: str, around: str) -> None:
+    def train(tx: Any, apply: Any) -> Any:
+        def step(carry: Any, i: Any) -> Any:
+            params, state = carry
+            grads = jax.tree.map(lambda x: jnp.sin(3 * x + i.astype(x.dtype)), params)
+            updates, state = tx.update(grads, state, params)
+            assert updates["w"].dtype == jnp.float32
+            return (apply(params, updates), state), None
+
+        params = {"w": jax.random.normal(jax.random.key(0), (1000,), jnp.bfloat16)}
+        return jax.lax.scan(step, (params, tx.init(params)), jnp.arange(20))[0][0]
+
+    ours = train(AROUND[around](WIDE[name](tko)), tko.apply_updates)
+    assert cases.same_bits(ours, train(WIDE[name](optax), optax.apply_updates))
+
+
+def test_a_step_that_is_skipped_returns_gradients_as_they_are() -> None:
+    """Also where the steps that are not return narrower updates."""
+    tx = tko.conditionally_transform(returning(jnp.ones(2, jnp.bfloat16), (), ()), lambda step: step > 0)
+    grads = jnp.array([1.001, 2.0])
+    for update in (tx.update, jax.jit(tx.update)):
+        updates, state = update(grads, tx.init(grads), grads)
+        assert cases.same_bits(updates, grads)
+        assert cases.same_bits(update(grads, state, grads)[0], jnp.ones(2))
 
 
 def test_an_update_may_be_smaller_than_its_param() -> None:

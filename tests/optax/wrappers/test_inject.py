@@ -17,7 +17,7 @@ import pytest
 
 import treekit as tk
 import treekit.typing as typed
-from tests.optax import cases
+from tests.optax import cases, factories
 from tests.releases import enable_x64, needs
 from treekit import optax as tko
 
@@ -318,6 +318,40 @@ def test_the_numbers_are_those_without_injection_and_the_state_is_that_of_optax(
         assert cases.same_bits(updates_a, updates_b)
 
 
+# They have arguments without names, or of which they decide something, or functions that are not schedules.
+NOT_INJECTED = (
+    "MultiSteps chain conditionally_mask conditionally_transform contrib.reduce_on_plateau inject_hyperparams"
+)
+NOT_INJECTED += (
+    " inject_stateful_hyperparams named_chain scale_by_schedule scale_by_sm3 stateless stateless_with_tree_map"
+)
+FACTORIES = sorted(set(factories.TRANSFORMATIONS) - set(NOT_INJECTED.split()))
+
+
+@pytest.mark.table
+@pytest.mark.parametrize("name", FACTORIES)
+def test_in_16_bits_an_injected_optimizer_is_bit_for_bit_the_one_that_is_not(name: str) -> None:
+    params = {"w": cases.matrix().astype(BF16), "v": cases.matrix().T.astype(BF16)}
+    grads = cases.cast(cases.gradient(cases.cast(params, F32)), BF16)
+    if name in factories.BY_EXAMPLE:
+        grads = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), grads)
+    extra = factories.EXTRA.get(name, cases.extra_for(params, grads))
+
+    def updates(tx: Any) -> list[Any]:
+        state, out = tx.init(params), []
+        for i in range(3):
+            update, state = tx.update(jax.tree.map(lambda x, i=i: (1 + i) * x, grads), state, params, **extra)
+            out.append(update)
+        return out
+
+    with jax.numpy_rank_promotion("allow"):
+        found, expected = (
+            jax.jit(lambda tx=tx: updates(tx))()
+            for tx in (factories.call(tko, name, params, around=inject), factories.call(tko, name, params))
+        )
+    assert cases.same_bits(found, expected)
+
+
 def test_a_schedule_is_called_once_by_init_and_once_by_each_update() -> None:
     """And nothing else is called to find out what it is."""
     calls: list[str] = []
@@ -552,7 +586,7 @@ def test_a_state_shares_no_array_with_the_user(make: Callable[[Any], Any]) -> No
 STRICT: dict[str, Callable[[], Any]] = {
     "momentum": lambda: inject(tko.sgd)(0.5, momentum=0.9),
     "a schedule": lambda: inject(tko.sgd)(lambda count: 0.5 ** count.astype(jnp.float32)),
-    "two dtypes": lambda: inject(optax.sgd)(jnp.bfloat16(0.5), momentum=0.9),
+    "of plain Optax": lambda: inject(optax.sgd)(0.5, momentum=0.9),
     "stated": lambda: inject(tko.sgd, hyperparam_dtype=jnp.bfloat16)(0.5, momentum=0.5),
     "MultiSteps": lambda: tko.MultiSteps(inject(tko.sgd)(0.5), 2),
 }

@@ -1,20 +1,14 @@
 """Preserve the dtypes, the structure and the shapes of state and updates.
 
 Who casts results, and when? The boundary casts what the outermost core returns. Inside, results are cast only where
-somebody relies on it:
+somebody relies on it: `preserving` is around a step that may not run, as in `MultiSteps` and `apply_if_finite`, since
+both ways must have equal types.
 
-| what | around | why |
-|---|---|---|
-| `preserving` | a step that may not run, as in `MultiSteps` and `apply_if_finite` | both ways must have equal types |
-| `preserving` | a step whose results `store_state` rounds | they are rounded from the dtypes that they should have |
-
-Updates are widened, to the dtype of their gradient or param; what is wider stays so, as in Optax: a user's master
-weights in f32 give updates in f32, which `apply_updates` rounds once. But `inject_hyperparams` narrows what it returns,
-since it is treekit that holds hyperparameters in f32.
+The state keeps its dtypes. Updates keep those that the optimizer computes, as in Optax: a user's master weights in f32
+give updates in f32, which `apply_updates` rounds once.
 
 What goes into a core is cast by those who compute in another dtype: `MultiSteps` casts its sums to the dtypes of the
-gradients, `lbfgs` computes in those of the params, `store_state` in those that it was told, and `inject_hyperparams` in
-f32 where JAX refuses to mix dtypes.
+gradients, `lbfgs` computes in those of the params, `store_state` in those that it was told.
 """
 
 import contextlib
@@ -26,6 +20,7 @@ from treekit._arrays.map import can_be_broadcast, cast_each
 from treekit._base.dtype import (
     dtype_of,
     have_same_dtypes,
+    is_number,
     is_weak,
     issubdtype,
     promoted_dtype,
@@ -41,7 +36,7 @@ from treekit.optax._kernel.transformation import Core
 
 
 def preserving(core: Core) -> Core:
-    """Return a core that preserves what it is given, as the boundary does."""
+    """Return a core whose updates and state are those that the boundary would return."""
     inner_init, inner_update = core
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
@@ -51,20 +46,19 @@ def preserving(core: Core) -> Core:
     return Core(inner_init, update)
 
 
-def keep_updates(updates: Updates, params: Params, new_updates: Updates, *, narrow: bool = False) -> Any:
-    """Return new updates, each in the wider dtype of its gradient and its param, or in its own if that is wider still.
+def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
+    """Return new updates, each in the dtype that the transformation computed, as in Optax.
 
-    Without the params, the update of an integer is a float, as in Optax. In a tree with real and complex arrays, the
-    update of a real one is real.
+    A number, which states no dtype, gets that of its gradient. In a tree with real and complex arrays, the update of a
+    real one is real.
 
     Args:
         updates: the updates that the core received.
         params: the params, of the same structure; or None.
         new_updates: what it returned.
-        narrow: cast those that are wider too.
 
     Raises:
-        TypeError: they have another structure than the updates.
+        TypeError: they have another structure than the updates; or one is not an array, or complex for a real param.
         ValueError: the shape of one does not fit its param.
     """
     grads, treedef = jtu.tree_flatten(updates)
@@ -78,23 +72,23 @@ def keep_updates(updates: Updates, params: Params, new_updates: Updates, *, narr
             )
     if _mixes_complex(likes):
         news = list(map(_real_where_real, likes, news))
-    return treedef.unflatten(cast_each(news, _wanted(grads, params, news, narrow=narrow), updates))
+    wanted = map(_like_of_update, grads, likes, news)
+    return treedef.unflatten(cast_each(news, list(wanted), updates))
 
 
-def _wanted(grads: list[Any], params: Params, news: list[Any], *, narrow: bool) -> list[Any]:
-    """Return an array with the dtype that each new update gets; an update of an integer keeps the one that it has."""
-    if params is None:
-        pairs = zip(grads, news, strict=True)
-        return [x if issubdtype(x.dtype, jnp.inexact) or new is None else strengthen(new) for x, new in pairs]
-    likes = list(map(_wider, grads, jtu.tree_leaves(params)))
-    pairs = zip(likes, news, strict=True)
-    return [x if narrow or new is None or is_complex(new) else _wider(x, strengthen(new)) for x, new in pairs]
+def _like_of_update(grad: Any, like: Any, new: Any) -> Any:
+    """Return an array with the dtype that a new update gets; or to which it cannot be cast, since it is a wrong one."""
+    if new is None or is_complex(new) > is_complex(like):
+        return like
+    has_own_dtype = is_number(dtype_of(new)) and not is_weak(new)
+    return strengthen(new) if has_own_dtype or not issubdtype(grad.dtype, jnp.inexact) else grad
 
 
 def like_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
-    """Return a tree with the dtypes that `keep_updates` gives to updates; `store_state` rounds to them itself."""
+    """Return a tree with the wider dtype of gradient and param for each update; `store_state` rounds to them itself."""
     grads, treedef = jtu.tree_flatten(updates)
-    return treedef.unflatten(_wanted(grads, params, _parts_of_updates(updates, treedef, new_updates), narrow=True))
+    likes = grads if params is None else map(_wider, grads, jtu.tree_leaves(params))
+    return treedef.unflatten(likes)
 
 
 def is_complex(x: object) -> bool:

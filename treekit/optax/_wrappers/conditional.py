@@ -5,7 +5,7 @@ from typing import Any
 
 import optax
 
-from treekit._base.dtype import cast_like, strengthen, strengthen_all
+from treekit._base.dtype import cast_like, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
@@ -89,7 +89,8 @@ def conditionally_transform(
     >>> updates, tx.update(jnp.ones(2), state)[0]
     (Array([1., 1.], dtype=float32), Array([2., 2.], dtype=float32))
     """
-    return _run_conditionally(inner, should_transform_fn, forward_extra_args, optax.ConditionallyTransformState, _same)
+    core = _as_wide_as_gradients(preserving(core_of(inner)))
+    return _run_conditionally(core, should_transform_fn, forward_extra_args, optax.ConditionallyTransformState, _same)
 
 
 def conditionally_mask(
@@ -116,17 +117,18 @@ def conditionally_mask(
     >>> tx.update(jnp.ones(2), tx.init(jnp.ones(2)))[0]
     Array([0., 0.], dtype=float32)
     """
-    return _run_conditionally(inner, should_transform_fn, forward_extra_args, optax.ConditionallyMaskState, zero_update)
+    core, state_class = preserving(core_of(inner)), optax.ConditionallyMaskState
+    return _run_conditionally(core, should_transform_fn, forward_extra_args, state_class, zero_update)
 
 
 def _run_conditionally(
-    inner: TransformationLike,
+    core: Core,
     should_transform_fn: Callable[..., Any],
     forward_extra_args: bool,
     state_class: Callable[..., Any],
     otherwise: Callable[[Any, Any], Any],
 ) -> GradientTransformation[Any]:
-    inner_init, update_if = core_of(inner).init, _conditional(preserving(core_of(inner)), otherwise)
+    inner_init, update_if = core.init, _conditional(core, otherwise)
 
     def init(params: Params) -> Any:
         return state_class(inner_state=inner_init(params), step=jnp.zeros([], jnp.int32))
@@ -144,11 +146,25 @@ def _same(x: object, _: object) -> Any:
     return x
 
 
+def _as_wide_as_gradients(core: Core) -> Core:
+    """Return a core whose updates are as wide as the gradients, which are the updates of a step that is skipped."""
+    inner_init, inner_update = core
+
+    def wide(grad: Any, new: Any) -> Any:
+        return None if new is None else lax.convert_element_type(new, promoted_dtype(grad, new))
+
+    def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
+        news, new_state = inner_update(updates, state, params, **extra)
+        return jtu.tree_map(wide, updates, news), new_state
+
+    return Core(inner_init, update)
+
+
 def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[..., tuple[Any, Any]]:
     """Return a function that updates with `core` if a flag is true.
 
     Args:
-        core: a core that preserves dtypes and structure. It is traced once.
+        core: a core that preserves the dtypes and the structure of its state. It is traced once.
         otherwise: maps an update, and what the core returns for it, to its replacement where the flag is false, which
             is cast to the dtype that the core returns. If that returns None for a leaf, as for a frozen one, the
             replacement is None.

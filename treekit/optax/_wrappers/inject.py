@@ -70,9 +70,8 @@ def inject_hyperparams(
     Returns:
         A function with the signature of `inner_factory`; the state of the transformation that it returns is an
         `optax.InjectStatefulHyperparamsState`. `training.get_hyperparams` and `set_hyperparams` read and change
-        its hyperparameters. Where JAX does not mix their dtypes (float8 with any other; with
-        `jax_numpy_dtype_promotion` "strict", any two), hyperparameters, params, gradients and state of less than 32
-        bits are cast to float32 for the update.
+        its hyperparameters. Numbers compute as Python numbers do, so updates are those of the optimizer that is not
+        injected; arrays, and numbers of a `hyperparam_dtype`, compute in their own dtype.
 
     Raises:
         ValueError: `static_args` or `only` names a parameter that `inner_factory` does not have, or both name the same
@@ -146,7 +145,7 @@ class _Injected:
         stored = unshared([self._store(name, x, dtype) for name, x in values.items()], values.values())
         hyperparams = dict(zip(values, stored, strict=True))
         with self._noting(hyperparams):
-            inner = core_of(self.call.make(_weak(hyperparams)))
+            inner = core_of(self.call.make(self._values(hyperparams)))
             inner_state = inner.init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
@@ -166,7 +165,7 @@ class _Injected:
                 stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
         states = {name: self.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
         with self._noting(hyperparams):
-            inner = core_of(self.call.make(_weak(hyperparams)))
+            inner = core_of(self.call.make(self._values(hyperparams)))
             updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
@@ -248,6 +247,18 @@ class _Injected:
             )
         return jnp.array(x, dtype, copy=isinstance(x, np.ndarray))  # otherwise it may share the memory of NumPy's
 
+    def _values(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
+        """Return hyperparameters as the factory gets them: those that state no dtype compute as Python numbers do.
+
+        So they are weakly typed, and no update becomes wider than that of the optimizer that is not injected.
+        """
+
+        def value(name: str, x: Any) -> Any:
+            is_plain = self._hyperparam_dtype is None and not _states_dtype(self.arguments[name].value)
+            return jax.lax.full_like(1.0, x) if is_plain and issubdtype(x.dtype, jnp.floating) else x
+
+        return {name: value(name, x) for name, x in hyperparams.items()}
+
     def _float_dtype(self, params: Params) -> Any:
         """Return the dtype in which Python numbers are stored: float32 at least, since b2 = 0.999 is 1 in bf16."""
         if self._hyperparam_dtype is not None:
@@ -281,13 +292,3 @@ def fits(x: Any, dtype: Any) -> bool:
 
 _INTS: Any = (int, np.integer)
 _ON_HOST: Any = (*_INTS, float, np.floating)
-
-
-def _weak(hyperparams: dict[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters that compute as Python numbers do: weakly typed, so that nothing becomes wider."""
-
-    def weak(x: Any) -> Any:
-        is_plain = is_inexact_array(x) and x.shape == () and x.dtype == jnp.result_type(float)
-        return jax.lax.full_like(1.0, x) if is_plain else x
-
-    return {name: weak(x) for name, x in hyperparams.items()}
