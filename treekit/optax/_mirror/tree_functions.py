@@ -14,8 +14,8 @@ from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_inexact_parameter, is_parameter
 from treekit._base.tree import is_none
-from treekit._names.declared import declared_frozen
 from treekit._select.filter import combine
+from treekit._trained.declared import declared_frozen
 from treekit.optax._wrappers.releases import existing
 
 _OF_TREE = """
