@@ -19,7 +19,7 @@ from treekit._names.key_path import path_name
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
-from treekit.optax._kernel.preserve import like_updates, preserving
+from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.state_map import Entry
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._kernel.types import S
@@ -148,8 +148,6 @@ def _rounding_to_nearest(inner: Core, rules: Rules, described: str) -> Core:
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         _check_state(state, rules, updates if params is None else params)
         inputs = at_least_for_all(widen(updates)), widen(state), at_least_for_all(widen(params))
-        # What is around this core casts the results: the boundary casts updates and state, a chain casts the updates
-        # that its next link gets.
         out: tuple[Any, Any] = inner_update(*inputs, **extra)
         return out
 
@@ -175,13 +173,22 @@ def _rounding_at_random(inner: Core, rules: Rules, described: str, seed: int) ->
         new_updates, new_state = inner_update(*inputs, **extra)
         random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, state.rounding_count)
         # Updates and state as one tree, in which each array has a number, and so bits of its own.
-        likes = like_updates(updates, params, new_updates), state.inner_state
+        likes = _rounded_like(updates, params), state.inner_state
         rounded: Any = dtype_preserving_tree_map(
             _round_array, likes, (new_updates, new_state), bits_like(likes, random_bits)
         )
         return rounded[0], StochasticRoundingState(state.rounding_count + 1, rounded[1])
 
     return Core(init, update)
+
+
+def _rounded_like(updates: Updates, params: Params) -> Any:
+    """Return what has the dtypes to which updates are rounded: the wider one of gradient and param for each."""
+
+    def wider(grad: Any, param: Any) -> Any:
+        return untyped.ShapeDtypeStruct(grad.shape, promoted_dtype(grad, param))
+
+    return updates if params is None else jtu.tree_map(wider, updates, params)
 
 
 def _round_array(old: Any, new: Any, random_bits: Any) -> Any:

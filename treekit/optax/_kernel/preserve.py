@@ -12,7 +12,6 @@ gradients, `lbfgs` computes in those of the params, `store_state` in those that 
 """
 
 import contextlib
-import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,10 +22,9 @@ from treekit._base.dtype import (
     is_number,
     is_weak,
     issubdtype,
-    promoted_dtype,
     strengthen,
 )
-from treekit._base.jax import jnp, jtu, untyped
+from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_array
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
 from treekit._compare.diff import tree_diff
@@ -84,13 +82,6 @@ def _like_of_update(grad: Any, like: Any, new: Any) -> Any:
     return strengthen(new) if has_own_dtype or not issubdtype(grad.dtype, jnp.inexact) else grad
 
 
-def like_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
-    """Return a tree with the wider dtype of gradient and param for each update; `store_state` rounds to them itself."""
-    grads, treedef = jtu.tree_flatten(updates)
-    likes = grads if params is None else map(_wider, grads, jtu.tree_leaves(params))
-    return treedef.unflatten(likes)
-
-
 def is_complex(x: object) -> bool:
     return issubdtype(dtype_of(x), jnp.complexfloating)
 
@@ -146,15 +137,6 @@ def _real_where_real(old: object, new: object) -> Any:
     With complex params, prodigy, momo and D-Adaptation estimate a real rate as a complex number.
     """
     return jnp.real(new) if is_complex(new) and is_array(old) and not is_complex(old) else new
-
-
-def _wider(grad: HasDtype, like: HasDtype) -> Any:
-    return _of_dtype(grad.dtype if grad.dtype == like.dtype else promoted_dtype(grad, like))
-
-
-@functools.cache
-def _of_dtype(dtype: object) -> Any:
-    return untyped.ShapeDtypeStruct((), dtype)
 
 
 def _shapes(leaves: Iterable[object]) -> list[tuple[int, ...]]:
