@@ -107,11 +107,12 @@ $(ACCELERATORS)/installed-gpu: $(ACCELERATORS)/installed
 
 # What is read by the checker of English: pages, drawings, and the docstrings, comments and messages of Python files.
 ENGLISH = README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs treekit examples benchmarks
-docs: .venv/installed ## build the documentation into site/; a warning, a misspelling or an unclear word is an error
+docs: .venv/installed ## build the documentation into site/, and search it; a warning, a misspelling or an unclear word is an error
 	$(BIN)/python -m pip install --quiet --group docs
 	$(BIN)/codespell
 	$(BIN)/python docs/_english.py $(ENGLISH)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/_search.py site
 
 matrix: .venv/installed ## every optimizer, wrapper and kind of params against the laws (more than an hour; MINUTES=30 for a part)
 	$(BIN)/python -m benchmarks.evidence.matrix

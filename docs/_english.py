@@ -49,7 +49,15 @@ OFF = {
 
 
 # What is not prose: in a page, code, addresses and tags; in Python, names and examples.
-MARKUP = [r"\A---\n.*?^---$", r"(?<=\n\n)(    [^\n]*\n)+", r"^```.*?^```$", r"<[^>]+>", r"(`+)[^`]+\1", r"\]\([^)]*\)"]
+MARKUP = [
+    r"<style>.*?</style>",
+    r"\A---\n.*?^---$",
+    r"(?<=\n\n)(    [^\n]*\n)+",
+    r"^```.*?^```$",
+    r"<[^>]+>",
+    r"(`+)[^`]+\1",
+    r"\]\([^)]*\)",
+]
 EXAMPLES = [r"^ *>>> .*?(?=\n *\n|\Z)", r"`[^`]+`"]
 
 

@@ -25,6 +25,9 @@ PAGES = {
 }
 
 
+# In a search, the guide of a subject comes first.
+BOOSTS = {"reference/": 0.5, "changelog": 0.1}
+
 # As the guides import them; `plain` is Optax's own.
 MODULES = {
     "tk": "treekit",
@@ -68,7 +71,7 @@ def on_files(files: Files, config: Any) -> Files:
     for source, page in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if source.endswith(".py"):
-            text = f"---\nhide: [toc]\n---\n\n# {source}\n\n```python\n{text}```\n"
+            text = f"---\nhide: [toc]\nsearch: {{ exclude: true }}\n---\n\n# {source}\n\n```python\n{text}```\n"
         else:
             text = re.sub(r"\]\(([^)#]+)", lambda link: f"]({PAGES.get(link[1], link[1].removeprefix('docs/'))}", text)
         if page == "index.md":
@@ -83,6 +86,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Link to the pages of examples and results. `\\|` in a table, which GitHub needs, would show its backslash."""
+    for start, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(start):
+            page.meta["search"] = {"boost": boost}
     if page.file.src_uri.startswith("guides/"):
         markdown += _names_in(markdown)
     if page.file.src_uri.startswith("reference/"):

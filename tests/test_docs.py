@@ -110,6 +110,7 @@ MODULES = (treekit, treekit.training, treekit.optax, treekit.testing, treekit.ty
 FREEZING = ("README", "freeze", "from_equinox", "from_optax", "see_and_edit", "wrappers")
 NEEDS = {
     "design": ["jax>=0.10"],
+    "faq": ["jax>=0.10.2", "optax>=0.2.8", "flax>=0.12"],  # errors in the words of these
     "optax": ["optax.monitor", "optax.selective_transform"],
     "whole_program": ["optax.monitor"],
     "from_flax": ["flax>=0.12", "optax.selective_transform"],
