@@ -17,13 +17,13 @@ HEAD = f"""# Benchmarks
 Slower than a peer: nodes are flattened in 1.4 times the time of dataclasses registered in C++, and created in 8 times
 that of dataclasses that check nothing; outside of `jit`, `dtype_preserving_tree_map` takes 1.6 to 5 times the time of a
 plain map; a `MultiSteps` is traced in 0.9 to 1.3 times Optax's time, everything else in 0.9 to 1.1, and what runs
-outside of `jit` takes 1.0 to 1.3 times Optax's. As fast or faster: a compiled step takes Optax's time, and a round of
-`MultiSteps` an eighth to a twelfth of it, though not on GPUs and TPUs, where XLA fuses most of that work; nodes are
+outside of `jit` takes 1.0 to 1.3 times Optax's. As fast or faster: a compiled step takes Optax's time, and a donated
+round of `MultiSteps` 0.09 to 0.12 times that, though not on GPUs and TPUs, where XLA fuses most of that work; nodes are
 rebuilt and mapped faster than those of every peer but NamedTuple.
 
 Written by `make bench` on {datetime.date.today()}: {setting(*PACKAGES)}.
 
-Unless a table says otherwise, its figures are ratios of time, *the other / treekit*: above 1, treekit is faster. Both
+Unless a table says otherwise, a figure is treekit's time divided by that of the other: below 1, treekit is faster. Both
 run alternately in one process. Each figure is the median of {ROUNDS} rounds, with the quartiles in brackets. To run one
 part and print it: `python -m benchmarks.NAME`, where NAME is one of
 {", ".join(module.__name__.partition(".")[2] for module in MODULES)}.

@@ -27,7 +27,7 @@ TRIES = 3
 
 
 class Ratio(NamedTuple):
-    """Another's time divided by the base's: the median over the rounds, and the quartiles."""
+    """One time divided by another: the median over the rounds, and the quartiles."""
 
     median: float
     low: float
@@ -67,10 +67,10 @@ def measure(calls: Mapping[K, Callable[[], object]], rounds: int = ROUNDS, tries
     return times
 
 
-def compare(calls: Mapping[K, Callable[[], object]], base: K) -> dict[K, Ratio]:
-    """The ratio of each other call's time to that of one of them; above 1 where that one is faster."""
+def compare(calls: Mapping[K, Callable[[], object]], ours: K) -> dict[K, Ratio]:
+    """The time of one call divided by that of each other; below 1 where that one is faster."""
     times = measure(calls)
-    return {name: times.ratio(name, base) for name in calls if name != base}
+    return {name: times.ratio(ours, name) for name in calls if name != ours}
 
 
 def _repeats(call: Callable[[], object]) -> int:

@@ -127,7 +127,7 @@ def sections() -> Iterator[Section]:
     for title, (inner, make) in WORKLOADS.items():
         params = make()
         times = measure({name: round_of(way, params) for name, way in ways(inner).items()}, rounds=ROUNDS, tries=1)
-        table[title] = {name: times.ratio(name, "treekit") for name in times if name != "treekit"}
+        table[title] = {name: times.ratio("treekit", name) for name in times if name != "treekit"}
         megabytes[title] = {name: f"{temporary(way, params):.0f}" for name, way in ways(inner).items()}
     text = f"A round of k = {K} micro-steps, params and state donated; {SIZE:,} parameters for adamw. For CPUs only."
     yield Section("MultiSteps, against Optax's and the lower bound", text, table)

@@ -123,10 +123,10 @@ def sections() -> Iterator[Section]:
     table: dict[str, dict[str, Ratio]] = {}
     for operation in (flatten, unflatten, tree_map, with_path, jit_call):
         calls = {name: operation(tree) for name, tree in trees.items()}
-        table[operation.__name__.replace("_", " ")] = compare(calls, base="treekit")
+        table[operation.__name__.replace("_", " ")] = compare(calls, ours="treekit")
     # What checks nothing, and is not a node.
     each["plain dataclass"] = kind(frozen, dataclasses.field)
-    table["create a layer"] = compare({name: kind.layer for name, kind in each.items()}, base="treekit")
+    table["create a layer"] = compare({name: kind.layer for name, kind in each.items()}, ours="treekit")
     leaves = len(jax.tree.leaves(trees["treekit"]))
     text = (
         f"{1 + 11 * GROUPS} nodes with {leaves} leaves; and the creation of one, of eight fields, two of them static."

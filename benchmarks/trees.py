@@ -113,16 +113,16 @@ def mapping(tree_map: Map) -> Calls:
 
 def sections() -> Iterator[Section]:
     calls = {name: mapping(tree_map) for name, tree_map in MAPS.items()}
-    table = {what: compare({name: calls[name][what] for name in calls}, base="treekit") for what in calls["treekit"]}
+    table = {what: compare({name: calls[name][what] for name in calls}, ours="treekit") for what in calls["treekit"]}
     text = f"A list of {LISTED} bf16 leaves. The plain map does not preserve their dtype."
     yield Section("dtype_preserving_tree_map, against jax.tree.map", text, table)
 
-    text = f"On trees of {LEAVES:,} leaves: Equinox's time / treekit's."
+    text = f"On trees of {LEAVES:,} leaves: treekit's time divided by Equinox's."
     for title, make in (("Filtering", filtering), ("tree_at", replacing)):
         columns: dict[str, dict[str, object]] = {}
         for kind, tree in trees().items():
             each = make(tree)
-            columns[kind] = {what: compare(libraries, base="treekit")["Equinox"] for what, libraries in each.items()}
+            columns[kind] = {what: compare(libraries, ours="treekit")["Equinox"] for what, libraries in each.items()}
         yield Section(f"{title}, against Equinox", text, columns)
 
 

@@ -70,7 +70,7 @@ def ratios(way: str, leaves: int) -> dict[str, Ratio]:
 
 
 def sections() -> Iterator[Section]:
-    text = "treekit's time / Optax's. The arrays are small, so the time in Python is all that counts."
+    text = "treekit's time divided by Optax's. The arrays are small, so the time in Python is all that counts."
     for leaves in LEAVES:
         columns = {way: ratios(way, leaves) for way in WAYS if leaves <= COMPILED or way != "a step"}
         yield Section(f"Optimizers and wrappers of {leaves:,} leaves, against Optax's own", text, columns)

@@ -180,7 +180,7 @@ def of_times() -> Iterator[Figure]:
     """Treekit's time divided by Equinox's or Optax's."""
     for kind, tree in trees.trees().items():
         for what, calls in {**trees.filtering(tree), **trees.replacing(tree)}.items():
-            ratio = compare(calls, base="Equinox")["treekit"]
+            ratio = compare(calls, ours="treekit")["Equinox"]
             title = f"{what} of {kind}, {trees.LEAVES:,} leaves, treekit / Equinox"
             yield Figure(title, round(ratio.median, 2), 1, of_time=True, note=f"{ratio.low:.2f} to {ratio.high:.2f}")
     for way, leaves, goal in TIMES:
