@@ -62,7 +62,14 @@ CASES: dict[str, tuple[Any, Any]] = {
     "a class": ([Frozen({"a": ONE, "b": None}), ONE], [Frozen({"a": False, "b": None}), True]),
     "a subclass that is trained": (Thawed(ONE), Thawed(True)),
     "other leaves": (
-        {"key": jax.random.key(0), "int": jnp.arange(2), "f": jnp.tanh, "float": Norm(1.0, 1.0), "name": "a", "none": None},
+        {
+            "key": jax.random.key(0),
+            "int": jnp.arange(2),
+            "f": jnp.tanh,
+            "float": Norm(1.0, 1.0),
+            "name": "a",
+            "none": None,
+        },
         {"key": False, "int": False, "f": False, "float": Norm(False, False), "name": False, "none": None},
     ),
     "dtypes": ([ONE * 1j, np.ones(2), np.ones(2, ml_dtypes.bfloat16), jnp.bfloat16(1)], [True, True, True, True]),

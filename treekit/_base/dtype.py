@@ -46,7 +46,7 @@ def has_no_update(update: object) -> bool:
 def is_prng_key(x: object) -> bool:
     """Whether `x` is a PRNG key of the new style or the old, a plain array of uint32; a part of one is not."""
     dtype = dtype_of(x)
-    is_old = dtype == jnp.uint32 and np.shape(x) in ((2,), (4,))
+    is_old = dtype == jnp.uint32 and shape_of(x) in ((2,), (4,))
     return is_old or issubdtype(dtype, jax.dtypes.prng_key)
 
 

@@ -67,7 +67,7 @@ class Rules:
 
     def stored_dtype(self, x: Any, entry: Entry) -> Any:
         """Return the dtype in which an array is stored; None for a Python number, as a user may put into a state."""
-        own = getattr(x, "dtype", None)
+        own: Any = getattr(x, "dtype", None)
         if not can_be_trained(x) or issubdtype(own, jnp.complexfloating):
             return own
         if self.for_all is None:

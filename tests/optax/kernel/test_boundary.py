@@ -467,8 +467,8 @@ def test_a_step_that_donates_the_state_of_an_eager_one_deletes_nothing_else(make
     assert not any(x.is_deleted() for x in jax.tree.leaves((params, grads, updates)))
 
 
-OWN = optax.GradientTransformation(lambda params: KEPT, lambda updates, state, params=None: (updates, state + 1))
 KEPT = jnp.zeros(3)
+OWN = optax.GradientTransformation(lambda params: KEPT, lambda updates, state, params=None: (updates, state + 1))
 KEEPS_ARRAYS: dict[str, Any] = {
     "noisy_sgd": lambda x: tko.noisy_sgd(0.1, key=x),
     "add_noise": lambda x: tko.add_noise(0.1, 0.1, x),

@@ -50,7 +50,7 @@ def test_what_an_error_of_rounding_would_stay_in_is_known(name: str) -> None:
     tx, known, before = entries(name)
     grads = jax.tree.map(lambda x: jnp.cos(x)[None] if name in factories.BY_EXAMPLE else jnp.cos(x), PARAMS)
     extra = factories.EXTRA.get(name, {"value": jnp.float32(1), "grad": grads, "value_fn": cases.loss})
-    treedef = jax.tree.structure(tx.init(PARAMS))
+    treedef: Any = jax.tree.structure(tx.init(PARAMS))
 
     def step(leaves: list[Any]) -> list[Any]:
         with jax.numpy_rank_promotion("allow"):

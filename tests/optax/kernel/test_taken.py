@@ -28,7 +28,7 @@ class Noisy(optax.schedules.StatefulSchedule):
     def init(self) -> Any:
         return jnp.zeros(())
 
-    def update(self, state: Any, *, rng: Any, **extra: Any) -> Any:
+    def update(self, state: Any, *, rng: Any = None, **extra: Any) -> Any:
         return state
 
     def __call__(self, state: Any, **extra: Any) -> Any:

@@ -85,10 +85,15 @@ def test_it_does_not_count_in_global_norms_and_the_average_has_its_current_value
     assert (tko.incremental_update(now, params, 0.5)["layer"].weight == 0.5).all()
 
 
+def reduction(name: str) -> Callable[[Any, Any], Any]:
+    """A function of `optax.tree`, of one of the two libraries."""
+    return lambda o, x: getattr(o.tree, name)(x)
+
+
 REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "global_norm": lambda o, x: o.global_norm(x),
     "l1": lambda o, x: o.tree_utils.tree_norm(x, 1),
-    **{name: lambda o, x, name=name: getattr(o.tree, name)(x) for name in ("max", "min", "norm", "size", "sum")},
+    **{name: reduction(name) for name in ("max", "min", "norm", "size", "sum")},
     "vdot": lambda o, x: o.tree.vdot(x, x),
     "per_example_global_norm_clip": lambda o, x: o.per_example_global_norm_clip(x, 1.0)[0]["layer"],
     "per_example_layer_norm_clip": lambda o, x: o.per_example_layer_norm_clip(x, 1.0)[0]["layer"],
@@ -108,11 +113,12 @@ def test_it_does_not_count_in_what_reduces_a_tree(name: str) -> None:
 def test_a_nan_in_its_gradient_skips_no_step() -> None:
     params = {"layer": Normed(jnp.ones(4), jnp.ones(3))}
     grads = {"layer": Normed(jnp.ones(4), jnp.full(3, jnp.nan))}
-    for tx in (
+    optimizers: tuple[Any, ...] = (
         tko.apply_if_finite(tko.sgd(1.0), 3),
         tko.MultiSteps(tko.sgd(1.0), 1, should_skip_update_fn=optax.skip_not_finite),
         tko.chain(tko.monitor({"norm": tko.tree.norm}), tko.clip_by_global_norm(2.0), tko.sgd(1.0)),
-    ):
+    )
+    for tx in optimizers:
         updates, state = tx.update(grads, tx.init(params), params)
         assert (updates["layer"].weight == -1).all()
     assert optax.tree.get(state, "norm") == 2

@@ -79,7 +79,7 @@ def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
             if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
                 return x
             leaves, treedef = jtu.tree_flatten(x, is_leaf=is_none)
-            frozen = itertools.repeat(False) if counts_frozen else declared_frozen(x)
+            frozen = itertools.repeat(False) if counts_frozen else declared_frozen(x, is_none)
             counted = [is_counted(leaf) and not out for leaf, out in zip(leaves, frozen, strict=False)]
             kept = treedef.unflatten(
                 as_leaf(leaf) if is_in else None for leaf, is_in in zip(leaves, counted, strict=True)
