@@ -1,16 +1,19 @@
 """What can become a node: any class written in Python that is not one yet. Others are left as they were."""
 
 import abc
+import copy
 import dataclasses
 import functools
+import pickle
 from typing import Any, Generic, TypeVar
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.errors.mistake import unchecked
 from tests.node.ways import Data, Made, Mutable, Slotted, parts, rebuilt
-from treekit import node, register_node
+from treekit import node, register_node, replace
 
 T = TypeVar("T")
 register: Any = register_node
@@ -47,6 +50,9 @@ REFUSED: list[tuple[Any, type[Any], str]] = [
     (lambda cls: register(cls, ["size", "spokes"], None), Wheel, "meta_fields"),
     (lambda cls: register(cls, ["a b"], []), Plain, "a b"),
     (lambda cls: unchecked(register)(cls, [1], []), Plain, "data_fields"),
+    (lambda cls: register(cls, ["size"], [], ["size", "spokes"]), Wheel, "size occurs twice"),
+    (lambda cls: register(cls, ["size"], [], drop_fields="spokes"), Wheel, "drop_fields"),
+    (lambda cls: register(cls, drop_fields=["rim", "a b"]), Wheel, "a b"),
     (node, Made, "Made"),
     (register, Mutable, "Mutable"),
 ]
@@ -89,6 +95,65 @@ def test_a_registered_class_stays_mutable_and_is_checked_when_it_is_flattened(cl
     again = rebuilt(y)
     again.weight = 9
     assert parts(again) == (9, 2, "b")
+
+
+class Scratch:
+    """With an attribute for values that may be lost."""
+
+    def __init__(self, w: Any, name: str) -> None:
+        self.w, self.name = w, name
+
+    def double(self) -> Any:
+        self.seen = 2 * self.w  # a tracer, perhaps
+        return self.seen
+
+
+class ScratchSlots(Scratch):
+    __slots__ = ("name", "seen", "w")
+
+
+@dataclasses.dataclass
+class ScratchData:
+    w: Any
+    name: str = dataclasses.field(metadata={"static": True})
+    seen: Any = None
+    cache: dict[str, Any] = dataclasses.field(default_factory=dict)
+    double = Scratch.double
+
+
+@dataclasses.dataclass(slots=True)
+class ScratchDataSlots:
+    w: Any
+    name: str = dataclasses.field(metadata={"static": True})
+    seen: Any = None
+    cache: dict[str, Any] = dataclasses.field(default_factory=dict)
+    double = Scratch.double
+
+
+DROPS = ["seen", "cache"]
+for cls in (Scratch, ScratchSlots):
+    register_node(cls, ["w"], ["name"], DROPS)
+for cls in (ScratchData, ScratchDataSlots):
+    register_node(cls, drop_fields=DROPS)
+
+
+@pytest.mark.parametrize("cls", [Scratch, ScratchSlots, ScratchData, ScratchDataSlots])
+def test_what_is_dropped_is_lost_and_has_its_default(cls: Any) -> None:
+    x = cls(jnp.ones(2), "a")
+    for _ in range(2):
+        jax.jit(lambda x: x.double())(x)
+        x.double()
+        again = rebuilt(x)
+        assert jax.tree.structure(again) == jax.tree.structure(x) == jax.tree.structure(cls(1.0, "a"))
+        assert again.name == "a" and (again.w == x.w).all()
+        if dataclasses.is_dataclass(cls):
+            assert again.seen is None and again.cache == {} and again.cache is not rebuilt(x).cache
+        else:
+            assert not hasattr(again, "seen")
+        assert copy.copy(x).seen is x.seen and (copy.deepcopy(x).seen == x.seen).all()
+        assert (pickle.loads(pickle.dumps(x)).seen == x.seen).all()
+        with pytest.raises(TypeError, match="no field seen"):
+            replace(x, seen=3)
 
 
 class Listed:

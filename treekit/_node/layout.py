@@ -66,6 +66,7 @@ class Layout:
         names: the names of its fields, in order.
         meta: the static fields.
         data: the other fields, which are children.
+        dropped: attributes that are no fields, and that an instance may have.
         slots: the `__slots__` of the class and its bases.
         creation: how instances of a class made by `@node` are created; None for `register_node`.
         remembers: whether instances cache their static part, which only frozen ones can.
@@ -75,17 +76,25 @@ class Layout:
         rebuild: from (static, children) to an instance.
     """
 
-    def __init__(self, cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> None:
+    def __init__(
+        self,
+        cls: type[Any],
+        names: Sequence[str],
+        meta: Collection[str],
+        creation: Creation | None,
+        dropped: Collection[str] = (),
+    ) -> None:
         self.cls = cls
         self.names = tuple(names)
         self.meta = tuple(name for name in names if name in meta)
         self.data = tuple(name for name in names if name not in meta)
+        self.dropped = tuple(dropped)
         self.slots = frozenset(name for base in cls.__mro__ for name in vars(base) if is_slot(cls, name))
         self.creation = creation
         self.remembers = creation is not None and creation.remembers and bool(meta)
         self.intern = Interned(cls, self.names, self.meta, remembers=self.remembers).get
         self.flatten, self.flatten_with_keys = generate_flatten(self)
-        self.rebuild = generate_rebuild(self)
+        self.rebuild = _with_defaults(self, generate_rebuild(self))
 
     def read_static(self, x: object) -> StaticFields:
         """Return the static part of an instance."""
@@ -112,24 +121,31 @@ class Layout:
 
     def check_attributes_are_fields(self, x: object) -> None:
         """Raise a TypeError if an instance has an attribute that rebuilding it would lose."""
-        for name in undeclared(self.cls, self.names, attributes_of(x)):
+        for name in undeclared(self.cls, (*self.names, *self.dropped), attributes_of(x)):
             raise TypeError(
                 f"{self.cls.__qualname__}.{name} is neither in data_fields nor in meta_fields of register_node, so it "
-                "would be lost when JAX rebuilds the instance. Name it in one of them"
+                "would be lost when JAX rebuilds the instance. Name it in one of them; or in drop_fields, if it may be "
+                "lost"
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The layout of a class pickled by value is registered again in the process that loads it.
-        return register, (self.cls, self.names, self.meta, self.creation)
+        return register, (self.cls, self.names, self.meta, self.creation, self.dropped)
 
 
-def register(cls: type[Any], names: Sequence[str], meta: Collection[str], creation: Creation | None) -> Layout:
+def register(
+    cls: type[Any],
+    names: Sequence[str],
+    meta: Collection[str],
+    creation: Creation | None,
+    dropped: Collection[str] = (),
+) -> Layout:
     """Register a class as a pytree node, unless treekit has, and return its layout. Use it in `rollback_on_error`."""
     with registering:
         known: Layout | None = layout_of(cls)
         if known:
             return known
-        layout = Layout(cls, names, meta, creation)
+        layout = Layout(cls, names, meta, creation, dropped)
         if creation is None and not copies_in_its_own_way(cls):
             cls.__deepcopy__ = deepcopy_node
         setattr(cls, LAYOUT, layout)
@@ -201,13 +217,13 @@ def generate_flatten(layout: Layout) -> tuple[Callable[..., Any], Callable[..., 
         "freeze_attributes": layout.freeze_attributes,
         "check_attributes_are_fields": layout.check_attributes_are_fields,
         "attributes_of": attributes_of,
-        "names": frozenset(layout.names),
+        "names": frozenset((*layout.names, *layout.dropped)),
     }
     check = ""  # of instances that `node` creates, the attributes are checked then
     if layout.creation is None:
         stored = (
             "attributes_of(self)"
-            if layout.slots.difference(layout.names)
+            if layout.slots.difference(layout.names, layout.dropped)
             else "self.__dict__"
             if layout.cls.__dictoffset__
             else "()"
@@ -250,6 +266,24 @@ def generate_rebuild(layout: Layout) -> Callable[..., Any]:
     # Not through `object.__setattr__`, which would first look the name up in the class.
     set_dict = next(vars(base)["__dict__"].__set__ for base in cls.__mro__ if "__dict__" in vars(base))
     return _run(source, "rebuild", cls, {"cls": cls, "new": object.__new__, "set_dict": set_dict})
+
+
+def _with_defaults(layout: Layout, rebuild: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `rebuild` that gives the instance the defaults of the fields of a dataclass that are dropped."""
+    fields = dataclasses.fields(layout.cls) if dataclasses.is_dataclass(layout.cls) else ()
+    dropped = [f for f in fields if f.name in layout.dropped]
+    defaults = {f.name: f.default for f in dropped if f.default is not dataclasses.MISSING}
+    factories = {f.name: f.default_factory for f in dropped if f.default_factory is not dataclasses.MISSING}
+    if not (defaults or factories):
+        return rebuild
+
+    def rebuild_with_defaults(static: Any, children: Any) -> Any:
+        self = rebuild(static, children)
+        for name, value in (defaults | {name: make() for name, make in factories.items()}).items():
+            object.__setattr__(self, name, value)
+        return self
+
+    return rebuild_with_defaults
 
 
 def _run(source: str, name: str, cls: type[Any], scope: dict[str, Any]) -> Callable[..., Any]:

@@ -27,6 +27,9 @@ def shared(*names: str) -> list[Mapped]:
 
 
 COUNT = optax.GradientTransformation(lambda params: jnp.zeros([], jnp.int32), lambda g, s, p=None: (g, s + 1))
+NUMBERS = optax.GradientTransformation(
+    lambda params: jax.tree.map(lambda x: jnp.zeros([]), params), lambda g, s, p=None: (g, s)
+)
 
 # For each: the optimizer, the params, and what the map says of each array: field and param.
 CASES: dict[str, tuple[Any, Any, list[Mapped]]] = {
@@ -52,6 +55,8 @@ CASES: dict[str, tuple[Any, Any, list[Mapped]]] = {
         (jnp.ones(2), jnp.ones(2)),
         shared("", ""),
     ),
+    "a number for each param, in no class": (tko.chain(NUMBERS, tko.trace(0.9)), PARAMS, [*each(""), *each("trace")]),
+    "the same alone": (tko.chain(NUMBERS), PARAMS, each("")),
     "real and imaginary": (
         tko.contrib.split_real_and_imaginary(tko.trace(0.9)),
         {"c": jnp.ones(2, complex), "w": jnp.ones(2)},

@@ -1,9 +1,9 @@
 """Which array of a state belongs to which parameter?
 
-A tree in the state that has the structure of the params has one array for each of them. Where the state of a whole
-transformation may stand, which is a tuple for a chain and a dict for a named one, its arrays must have the shapes of
-the params too: a chain of two links has the structure of params (w, b). Moments that are kept for a
-parameter without a gradient, sharding, dtypes in which state is stored, and summaries all ask here.
+A tree in the state that has the structure of the params has one array for each of them. In a tuple where the state of
+a chain may stand, the arrays must have the shapes of the params too: a chain of two links has the structure of params
+(w, b). Moments that are kept for a parameter without a gradient, sharding, dtypes in which state is stored, and
+summaries all ask here.
 """
 
 from collections.abc import Iterator
@@ -68,7 +68,8 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
     numbered = treedef.unflatten(range(len(leaves)))
 
     def entries(x: object, at: _Place) -> Iterator[Entry]:
-        numbers = None if at.of_no_param else _numbers_of_params(x, numbered, leaves, by_shape=at.may_be_state)
+        may_be_chain = at.may_be_state and type(x) is tuple
+        numbers = None if at.of_no_param else _numbers_of_params(x, numbered, leaves, by_shape=may_be_chain)
         if numbers is not None or jtu.all_leaves([x]):
             yield from at.entries(x, numbers)
             return
