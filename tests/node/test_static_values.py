@@ -1,7 +1,6 @@
 """Static values: which values can be static, which are equal (those of one type, part by part), and when they die."""
 
 import dataclasses
-import functools
 import gc
 import itertools
 import numbers
@@ -11,6 +10,7 @@ import weakref
 from collections import OrderedDict, UserString
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import flax.core
@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import treekit as tk
 from tests.node.ways import COPIES, Config, Holder, Made, Way, every_way, rebuilt, structure
 from tests.trees import Point
 from treekit import field, node, replace
@@ -121,6 +122,7 @@ DIFFERENT: list[tuple[Any, Any]] = [
     (Options(1), Options(1.0)),
     (HashableList([1]), HashableList([1.0])),
     (UserString("a"), UserString("b")),
+    *((partial(pow, exp=2), x) for x in (partial(pow, exp=2.0), partial(pow, 2), partial(abs), pow)),
 ]
 if sys.version_info >= (3, 12):  # where a slice is hashable
     DIFFERENT.append((slice(1), slice(True)))
@@ -141,7 +143,7 @@ def test_treedefs_are_equal_for_equal_static_values_and_for_no_others(way: Way) 
         for a, b in DIFFERENT:
             x, y = way.cls(1, 2, wrap(a)), way.cls(1, 2, wrap(b))
             assert structure(x) != structure(y) and not structure(x) == structure(y), (a, b)
-            for duplicate in COPIES.values() if not callable(a) else ():
+            for duplicate in COPIES.values() if not callable(a) or isinstance(a, partial) else ():
                 again = structure(duplicate(x))
                 assert structure(x) == again and not structure(x) != again and hash(structure(x)) == hash(again), a
 
@@ -152,6 +154,7 @@ CHANGED: list[tuple[Callable[[Any], Any], Callable[[Any], None]]] = [
     (OwnEqOptions, lambda value: setattr(value, "scale", 2.0)),
     (lambda scale: HashableDict(scale=scale), lambda value: value.update(scale=2.0)),
     (lambda scale: HashableList([scale]), lambda value: value.__setitem__(0, 2.0)),
+    (lambda scale: partial(pow, exp=Options(scale)), lambda value: setattr(value.keywords["exp"], "scale", 2.0)),
 ]
 
 
@@ -179,6 +182,26 @@ def test_each_model_runs_its_own_program_after_a_static_value_has_changed(way: W
     assert [scaled(models[i]) for i in order] == [[6.0, 2.0, 2.0][i] for i in order]
 
 
+@every_way
+def test_an_equal_partial_is_not_traced_again_and_stacks(way: Way) -> None:
+    """In any order of making, and also one that holds what has no hash, which is compared by identity."""
+    traces = []
+
+    @jax.jit
+    def f(model: Any) -> Any:
+        traces.append(0)
+        return model.name(model.weight)
+
+    models = [way.cls(jnp.array(x), jnp.ones(2), partial(jnp.clip, max=y)) for x, y in ((1.0, 2), (3.0, 2), (3.0, 1))]
+    assert [float(f(model)) for model in models] == [2.0, 2.0, 1.0]
+    assert len(traces) == 2
+    assert tk.tree_stack(models[:2]).weight.shape == (2,)
+    same = partial(sum, [1])
+    assert (
+        structure(way.cls(1, 2, same)) == structure(way.cls(1, 2, same)) != structure(way.cls(1, 2, partial(sum, [1])))
+    )
+
+
 def test_a_sequence_that_is_compared_by_identity_is_not_read() -> None:
     Unit: Any = type("Unit", (Sequence,), {"__len__": None, "__getitem__": None})
     unit = Unit()
@@ -188,7 +211,7 @@ def test_a_sequence_that_is_compared_by_identity_is_not_read() -> None:
 def test_a_static_value_is_hashable_and_holds_no_array() -> None:
     array = jnp.ones(2)
     Raising: Any = type("Raising", (), {"__hash__": lambda self: 1 / 0})
-    wrong: list[Any] = [[1], ("a", [1]), Raising(), array, (Holder(array),), functools.partial(abs, array)]
+    wrong: list[Any] = [[1], ("a", [1]), Raising(), array, (Holder(array),), partial(abs, array)]
     makes: list[Callable[[Any], Any]] = [lambda v: Made(1, 2, v), lambda v: replace(Made(1, 2, "a"), name=v)]
     for value in (*wrong, Holder(array).method):
         for make in makes:
@@ -227,7 +250,7 @@ def test_weakly_referable_and_freed_by_reference_count(way: Way) -> None:
         gc.enable()
 
 
-@pytest.mark.parametrize("hold", [lambda self: lambda: self.x, lambda self: functools.partial(lambda: self.x)])
+@pytest.mark.parametrize("hold", [lambda self: lambda: self.x, lambda self: partial(lambda: self.x)])
 def test_an_instance_that_its_own_static_value_holds_is_freed(hold: Callable[[Any], Any]) -> None:
     @node
     class Held:

@@ -39,8 +39,8 @@ def exact_key(value: Any) -> Hashable:
     In Python 1 == 1.0 == True, 0.0 == -0.0 and nan != nan, also inside containers; a frozen mapping may equal a dict,
     and does not depend on the order of its items. Here a number is compared by its type, value and `repr`. A sequence,
     set, mapping, dataclass, range or slice is compared by its type and part by part, in order unless it is a set, and
-    by its `__eq__` too if its class defines one. Anything else is compared by its type and its `__eq__`, which by
-    default is identity.
+    by its `__eq__` too if its class defines one. So is a `functools.partial`: by func, args and keywords. Anything else
+    is compared by its type and its `__eq__`, which by default is identity.
 
     A value that `can_change` has another key afterwards.
     """
@@ -59,7 +59,7 @@ def exact_key(value: Any) -> Hashable:
     if parts is None:
         return kind, value
     # If the class defines its own `__hash__`, parts need not be hashable. Then its `__eq__` is trusted too.
-    if kind.__eq__ in _EQ_BY_PARTS or _has_generated_eq(kind):
+    if kind.__eq__ in _EQ_BY_PARTS or kind is functools.partial or _has_generated_eq(kind):
         with contextlib.suppress(TypeError):
             key = kind, parts.collect(map(exact_key, parts.items))
             hash(key)
@@ -82,6 +82,9 @@ class _Parts(NamedTuple):
 
 
 def _parts_of(value: Any) -> _Parts | None:
+    if _type(value) is functools.partial:  # whose `__eq__` is identity, and which may have parts that can change
+        parts = (value.func, value.args, *value.keywords.items())
+        return _Parts(parts) if _is_hashable(parts) else None
     eq: Any = _type(value).__eq__
     if eq is object.__eq__:
         return None
@@ -96,6 +99,14 @@ def _parts_of(value: Any) -> _Parts | None:
     if isinstance(value, Sequence) and not isinstance(value, _TEXTS):
         return _Parts([*value])
     return None
+
+
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except Exception:  # whatever a user's own __hash__ raises
+        return False
+    return True
 
 
 def _has_generated_eq(cls: Any) -> bool:
