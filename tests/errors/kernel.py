@@ -53,6 +53,9 @@ MISTAKES: dict[str, Mistake] = {
     "a name for the params": Mistake(lambda: ADAM.init("weights"), TypeError, "'weights'"),
     "integers for the params": Mistake(lambda: ADAM.init({"n": jnp.arange(2)}), TypeError, "n, which is i32[2]"),
     "None for all updates": Mistake(lambda: ADAM.update(None, STATE, PARAMS), ValueError, "None"),
+    "a model for the pair of lookahead": Mistake(
+        lambda: LOOKAHEAD.update(PARAMS, LOOKAHEAD.init(PARAMS), PARAMS), TypeError, "LookaheadParams"
+    ),
     "lookahead in a wrapper": Mistake(lambda: tko.chain(LOOKAHEAD).init(PARAMS), TypeError, "optax.lookahead"),
     # The arguments of what makes transformations.
     "a rate that is a string": Mistake(lambda: OPTAX.adam("1e-3"), TypeError, "learning_rate of adam"),

@@ -70,7 +70,6 @@ def test_the_submodules_and_the_package_hand_out_the_same() -> None:
     assert tko.schedules.inject_hyperparams is tko.inject_stateful_hyperparams is tko.inject_hyperparams
     assert tko.multi_transform is tko.partition
     assert tko.tree.map_params is tko.tree_utils.tree_map_params is tko.tree_map_params
-    assert tko.lookahead is optax.lookahead  # whose params are a pair, and no model
 
 
 def printed(program: str) -> list[str]:

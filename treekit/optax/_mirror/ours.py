@@ -8,6 +8,7 @@ from treekit.optax._wrappers.apply import apply_updates, tree_map_params
 from treekit.optax._wrappers.conditional import apply_if_finite, conditionally_mask, conditionally_transform
 from treekit.optax._wrappers.inject import inject_hyperparams
 from treekit.optax._wrappers.lbfgs import lbfgs, value_and_grad_from_state
+from treekit.optax._wrappers.lookahead import lookahead
 from treekit.optax._wrappers.monitor import monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps
 from treekit.optax._wrappers.releases import existing
@@ -27,6 +28,7 @@ _OF_THE_SAME_NAME = (
     incremental_update,
     inject_hyperparams,
     lbfgs,
+    lookahead,
     masked,
     monitor,
     partition,
@@ -47,6 +49,5 @@ OURS: dict[Any, Any] = {
 for ours in _OF_THE_SAME_NAME:
     for module in (optax, optax.transforms):
         OURS.update(dict.fromkeys(existing(module, ours.__name__), ours))
-# These stay as they are: the params of `lookahead` are a pair of trees, and the updates of `measure_with_ema` a
-# measurement.
-OURS.update({theirs: theirs for theirs in existing(optax, "lookahead", "measure_with_ema")})
+# The updates of `measure_with_ema` are a measurement.
+OURS.update({theirs: theirs for theirs in existing(optax, "measure_with_ema")})

@@ -66,7 +66,6 @@ from optax import init_empty_state as init_empty_state
 from optax import kl_divergence as kl_divergence
 from optax import l2_loss as l2_loss
 from optax import log_cosh as log_cosh
-from optax import lookahead as lookahead
 from optax import matrix_inverse_pth_root as matrix_inverse_pth_root
 from optax import measure_with_ema as measure_with_ema
 from optax import microbatch as microbatch
@@ -139,6 +138,7 @@ from treekit.optax._wrappers.conditional import conditionally_transform as condi
 from treekit.optax._wrappers.inject import inject_hyperparams as inject_hyperparams
 from treekit.optax._wrappers.lbfgs import lbfgs as lbfgs
 from treekit.optax._wrappers.lbfgs import value_and_grad_from_state as value_and_grad_from_state
+from treekit.optax._wrappers.lookahead import lookahead as lookahead
 from treekit.optax._wrappers.monitor import monitor as monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
 from treekit.optax._wrappers.select import freeze as freeze

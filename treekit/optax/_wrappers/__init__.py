@@ -6,7 +6,7 @@
 - `parameters`: what does a parameter of a factory say? `call`: what does Optax understand of its arguments, such as
   a link of a `chain`? `traced`: what can they not decide under jit?
 - `inject`: hyperparameters in the state; `kinds`: is an argument a number, a schedule, or passed on?
-- `apply`: how are updates added to params? `lbfgs`: how does a line search run on a model?
+- `apply`: how are updates added to params? `lbfgs`: how does a line search run on a model? `lookahead`: on a pair?
 - `monitor`: measurements of the updates; `update`: an average of the params, or a copy; `schedule_free`: the params to
   evaluate with; `tree_set`: other numbers in a state; `state_values`: what have states for the params?
 - `releases`: what does not every release of Optax have?
