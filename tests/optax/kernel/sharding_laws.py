@@ -255,6 +255,30 @@ def test_steps_in_shard_map_that_some_devices_skip(on: Sharded) -> None:
         np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=2e-5)
 
 
+def test_a_replicated_param_in_shard_map_beside_one_that_decides() -> None:
+    """Around `MultiSteps` too: with one bad shard on all devices, a step is skipped on all, as in Optax."""
+    mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
+    specs = {"s": P("d"), "r": P()}
+    params = {"s": jnp.ones(8), "r": jnp.ones(3)}
+    grads = {"s": jnp.ones((4, 8)).at[1].set(jnp.nan), "r": jnp.ones((4, 3))}
+
+    def trained(o: Any) -> Any:
+        tx = o.apply_if_finite(accumulating(o, o.adam(0.1)), 3)
+
+        def steps(params: Any, grads: Any) -> Any:
+            state = tx.init(params)
+            for i in range(4):
+                updates, state = tx.update(jax.tree.map(lambda x, i=i: x[i], grads), state, params)
+                params = o.apply_updates(params, updates)
+            return params
+
+        each = {name: P(None, *spec) for name, spec in specs.items()}
+        return jax.jit(shard_map(steps, mesh=mesh, in_specs=(specs, each), out_specs=specs))(params, grads)
+
+    for x, y in zip(*map(jax.tree.leaves, map(trained, (tko, optax))), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=2e-5)
+
+
 @table(auto=SOME)
 def test_init_in_shard_map(name: str, on: Sharded) -> None:
     """Each device makes the state of its own shards."""

@@ -20,6 +20,7 @@ LAWS = Path(__file__).with_name("sharding_laws.py")
 SECONDS = 400  # what hangs is killed
 QUICK = ["test_chosen_sharding", "test_rounding", "test_init[auto-adamw]", "test_init[explicit-adamw]"]
 QUICK += ["test_steps_in_shard_map_that_some_devices_skip"]
+QUICK += ["test_a_replicated_param_in_shard_map_beside_one_that_decides"]
 QUICK += ["test_one_select_for_each_array", "test_derivatives_of_init", "test_shared_memory"]
 QUICK += ["test_init[auto-adafactor]", "test_params_on_the_host[auto-adam]"]
 QUICK += ["test_steps[auto-multi_steps]", "test_steps[explicit-adam]"]

@@ -6,7 +6,7 @@ from typing import Any
 import optax
 
 from treekit._base.dtype import cast_like, promoted_dtype, strengthen, strengthen_all
-from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.jax import jnp, jtu, lax, untyped, varying_axes
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve import preserving
@@ -193,9 +193,10 @@ def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[.
 
         # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
         traced, consts = trace(run, state)
-        if states_in(state, MULTI_STEPS_STATES):
+        if states_in(state, MULTI_STEPS_STATES) and not varying_axes(flag):
             # Around a loop, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without one, a branch
-            # moves less: benchmarks/results/accelerators.md.
+            # moves less: benchmarks/results/accelerators.md. But where the devices of a shard_map may decide
+            # differently, what a loop returns counts as different on each, and so cannot be a replicated param.
             def run_carry(carry: PyTree) -> Any:
                 return traced(carry[1], consts=consts)
 
