@@ -40,6 +40,12 @@ def step(tx: Any, grads: Any, params: Any = PARAMS, state: Any = None) -> Any:
     return tx.update(grads, tx.init(params) if state is None else state, params)
 
 
+class Quantized:
+    """What a library has for an array, and JAX does not know."""
+
+    shape, dtype = (3,), jnp.dtype("int8")
+
+
 def members(state: Any) -> Any:
     """A state whose counts are those of two members of an ensemble."""
     return jax.tree.map(lambda x: jnp.stack([x, x]) if x.shape == () else x, state)
@@ -52,6 +58,9 @@ MISTAKES: dict[str, Mistake] = {
     "a class for a model": Mistake(lambda: ADAM.init(eqx.nn.MLP), TypeError, "MLP"),
     "a name for the params": Mistake(lambda: ADAM.init("weights"), TypeError, "'weights'"),
     "integers for the params": Mistake(lambda: ADAM.init({"n": jnp.arange(2)}), TypeError, "n, which is i32[2]"),
+    "an object with a shape and a dtype beside arrays": Mistake(
+        lambda: ADAM.init({"w": ONES, "q": Quantized()}), TypeError, "q, which is Quantized"
+    ),
     "None for all updates": Mistake(lambda: ADAM.update(None, STATE, PARAMS), ValueError, "None"),
     "a model for the pair of lookahead": Mistake(
         lambda: LOOKAHEAD.update(PARAMS, LOOKAHEAD.init(PARAMS), PARAMS), TypeError, "LookaheadParams"

@@ -108,18 +108,20 @@ def check_params(params: Params) -> None:
 
 
 def check_something_is_trained(flat: Flat) -> None:
-    """Raise a TypeError for params without an array that can be trained, of which some look like arrays."""
-    is_part = any(isinstance(x, optax.MaskedNode) for x in flat.leaves)  # whose other leaves may all be integers
-    if is_part or any(flat.can_train):
+    """Raise a TypeError for objects that look like arrays, and for arrays that cannot be trained if none can be."""
+    if any(isinstance(x, optax.MaskedNode) for x in flat.leaves):  # a part, whose other leaves may all be integers
         return
+    wrong = _is_like_array if any(flat.can_train) else _looks_like_array
+    pairs = zip(flat.leaves, flat.can_train, strict=True)
     found = [
         f"{leaf_path_text(flat.tree, i, is_hole)}, which is {describe(x)}"
-        for i, x in enumerate(flat.leaves)
-        if _looks_like_array(x)
+        for i, (x, can_train) in enumerate(pairs)
+        if not can_train and wrong(x)
     ]
     if found:
+        what = "cannot train" if any(flat.can_train) else "received nothing that can be trained:"
         raise TypeError(
-            f"init received nothing that can be trained: {listed(found)}. Only floating-point and complex arrays are "
+            f"init {what} {listed(found)}. Only floating-point and complex arrays are "
             "trained. Make what you want to train such an array, jnp.asarray(x, float); if an object has an array, "
             "register its class, with treekit.node or treekit.register_node, or pass the array"
         )
@@ -127,6 +129,9 @@ def check_something_is_trained(flat: Flat) -> None:
 
 def _looks_like_array(x: object) -> bool:
     """Whether a user may take a leaf for an array that is trained: one of numbers, or an object that is like one."""
-    if has_dtype(x):
-        return is_numeric_array(x)
-    return stands_for_array(x) or (hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type))
+    return is_numeric_array(x) if has_dtype(x) else stands_for_array(x) or _is_like_array(x)
+
+
+def _is_like_array(x: object) -> bool:
+    """Whether a leaf is an object of a class that is no pytree, and has a shape and a dtype."""
+    return not has_dtype(x) and hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type)
