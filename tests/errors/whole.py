@@ -91,7 +91,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: tk.partition({"a": ADAM}, {"w": "a"}), TypeError, "treekit.optax.partition"
     ),
     "a mask that looks at values": Mistake(
-        lambda: BY_VALUE.update({"w": 2 * jnp.ones(2)}, BY_VALUE.init({"w": jnp.ones(2)}), {"w": jnp.ones(2)}),
+        lambda: BY_VALUE.update({"w": jnp.ones(2)}, BY_VALUE.init({"w": jnp.ones(2)}), {"w": 2 * jnp.ones(2)}),
         TypeError,
         "shapes and dtypes",
     ),

@@ -173,7 +173,7 @@ def _rounding_at_random(inner: Core, rules: Rules, described: str, seed: int) ->
         new_updates, new_state = inner_update(*inputs, **extra)
         random_bits = hash_bits(seed % 2**32, seed >> 32 & 0xFFFFFFFF, state.rounding_count)
         # Updates and state as one tree, in which each array has a number, and so bits of its own.
-        likes = _rounded_like(updates, params), state.inner_state
+        likes = _rounded_like(updates, params, new_updates), state.inner_state
         rounded: Any = dtype_preserving_tree_map(
             _round_array, likes, (new_updates, new_state), bits_like(likes, random_bits)
         )
@@ -182,13 +182,14 @@ def _rounding_at_random(inner: Core, rules: Rules, described: str, seed: int) ->
     return Core(init, update)
 
 
-def _rounded_like(updates: Updates, params: Params) -> Any:
+def _rounded_like(updates: Updates, params: Params, new_updates: Updates) -> Any:
     """Return what has the dtypes to which updates are rounded: the wider one of gradient and param for each."""
 
-    def wider(grad: Any, param: Any) -> Any:
-        return untyped.ShapeDtypeStruct(grad.shape, promoted_dtype(grad, param))
+    def like(grad: Any, param: Any, new: Any) -> Any:
+        is_int = not issubdtype(grad.dtype, jnp.inexact)  # without the params
+        return new if is_int else untyped.ShapeDtypeStruct(grad.shape, promoted_dtype(grad, param))
 
-    return updates if params is None else jtu.tree_map(wider, updates, params)
+    return jtu.tree_map(like, updates, updates if params is None else params, new_updates)
 
 
 def _round_array(old: Any, new: Any, random_bits: Any) -> Any:

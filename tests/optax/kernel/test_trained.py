@@ -61,7 +61,6 @@ LEAVES: dict[str, tuple[Callable[[], Any], bool]] = {
     "a shape of integers": (lambda: untyped.ShapeDtypeStruct((2,), jnp.int32), False),
     "a key": (lambda: jax.random.key(0), False),
     "__jax_array__": (lambda: cases.HasArray(ONES), False),
-    "an object with a shape and a dtype": (ShapedObject, False),
     "a function": (lambda: jnp.tanh, False),
     "a string": (lambda: "name", False),
 }
