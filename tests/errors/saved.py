@@ -33,11 +33,6 @@ def graft_with(**arguments: Any) -> Callable[[], object]:
     return lambda: unchecked(tk.graft)(NEW, OLD, **arguments, strict=False)
 
 
-def graft_in_mid_round() -> object:
-    rounds, weighted = (tko.MultiSteps(tko.sgd(0.1), 4, weighted=weighted) for weighted in (False, True))
-    return tk.graft(weighted.init(OLD), rounds.update(OLD, rounds.init(OLD), OLD)[1])
-
-
 MISTAKES: dict[str, Mistake] = {
     # The trees.
     "a name of a file for the old tree": Mistake(lambda: tk.graft(NEW, "model.npz"), ValueError, "numpy.load"),
@@ -62,21 +57,6 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a layer more": Mistake(lambda: tk.graft([NEW["a"]] * 3, [OLD["a"]] * 2), ValueError, "new 3, old 2"),
     "no name in common": Mistake(lambda: tk.graft({"w": 0}, {"p": 1}), ValueError, "rename={'p': …, …}"),
-    "lists of numbers, as in JSON": Mistake(
-        lambda: tk.graft({"w": jnp.zeros((1, 2))}, {"k": [[1.0, 2.0]]}), ValueError, "jnp.asarray(x)"
-    ),
-    "plain dicts for states of another wrapper": Mistake(
-        lambda: tk.graft(ADAM, {"1": {"mu": OLD}}), ValueError, "old_optimizer.init(old_params)"
-    ),
-    "states under another key": Mistake(
-        lambda: tk.graft({"a": OLD, "new": {"adam": ADAM}}, {"a": OLD, "old": ADAM}),
-        ValueError,
-        "rename={'old.**': 'new.adam.**'}",
-    ),
-    "states of two classes": Mistake(
-        lambda: tk.graft(tko.scale_by_amsgrad().init(OLD), tko.scale_by_adam().init(OLD)), ValueError, "rename={"
-    ),
-    "a round without weights": Mistake(graft_in_mid_round, ValueError, "mini_step"),
     "two old states for one": Mistake(lambda: tk.graft((ADAM[0],), (ADAM[0], ADAM[0])), ValueError, "0.mu.a\n  1.mu.a"),
     # The arguments.
     "a dict for fresh": Mistake(graft_with(fresh={"w": None}), TypeError, "{'w': None}"),

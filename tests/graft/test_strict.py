@@ -3,11 +3,11 @@
 import re
 import tracemalloc
 import warnings
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
 
@@ -82,38 +82,38 @@ def test_what_the_error_suggests_accepts_what_is_left_and_changes_nothing_else(n
 
 MODEL = {"a": {"w": zeros(2)}, "b": zeros(1)}
 FILLED = jax.tree.map(jnp.ones_like, MODEL)
-# A new and an old tree, of which one has what the other lacks below a key; the `rename` that is suggested, and one that
-# was passed.
-NESTED: dict[str, tuple[Any, ...]] = {
-    "a checkpoint": (MODEL, {"state_dict": FILLED, "epoch": 3}, {"state_dict.**": "**", "epoch": None}),
-    "with a name in common": (MODEL | {"epoch": 0}, {"state_dict": FILLED, "epoch": 3}, {"state_dict.**": "**"}),
-    "names with dots": (MODEL, {"m": {"n.a.w": ones(2), "n.b": ones(1)}}, {"m.n.**": "**"}),
-    "the new tree": ({"params": MODEL}, FILLED, {"**": "params.**"}),
-    "an optimizer state": (ADAM, {"opt": ADAM, "v": ones(1)}, {"opt.**": "**", "v": None}),
-    "after a rename": (MODEL, {"x": FILLED, "y": ones(1)}, {"y": None, "x.**": "**"}, {"y": None}),
+SUMS, WEIGHED = (tko.MultiSteps(tko.sgd(0.1), 4, weighted=weighted) for weighted in (False, True))
+CLIPPED = tko.chain(tko.clip(1.0), tko.adam(0.1))
+# For each row of the table in load.md, with which words it begins, a new and an old tree.
+SEEN: dict[str, tuple[Any, Any]] = {
+    "`model.a.w` in": (MODEL, {"model": FILLED, "epoch": 3}),
+    "`params.a.w` in": ({"params": MODEL}, FILLED),
+    "`model.a.w`, `mu.a.w`": (MODEL, {"model": FILLED, "mu": FILLED, "nu": FILLED, "count": ones(())}),
+    "`w.0`": ({"w": zeros(2)}, {"w": [1.0, 1.0]}),
+    "names of a file": (CLIPPED.init(PARAMS), tk.to_state_dict(ADAM)),
+    "`gen.0.mu.w`": ({"critic": tko.adam(0.1).init(PARAMS)}, {"gen": ADAM}),
+    "`mu.w` in both": (tko.scale_by_amsgrad().init(PARAMS), numbered(tko.scale_by_adam().init(PARAMS))),
+    "`weight_sum`": (WEIGHED.init(PARAMS), SUMS.update(PARAMS, SUMS.init(PARAMS), PARAMS)[1]),
 }
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "load.md"
+TABLE = PAGE.read_text(encoding="utf-8").partition("| what you see | what to write |")[2].partition("\n\n")[0]
+ROWS = {name: [row for row in TABLE.splitlines() if row.startswith(f"| {name}")] for name in SEEN}
 
 
-@pytest.mark.parametrize("name", NESTED)
-def test_where_one_tree_is_nested_the_error_says_how_to_reach_it(name: str) -> None:
-    new, old, rename, *given = NESTED[name]
-    with pytest.raises(ValueError, match="tree has them below") as caught:
-        tk.graft(new, old, rename=given[0] if given else None)
-    suggested = eval(re.findall(r"pass rename=({.*?})", str(caught.value))[0])
-    assert suggested == rename
-    assert ('old["state_dict"]' in str(caught.value)) is ("state_dict" in old)
-    got, report = tk.graft(new, old, rename=suggested)
-    assert not report.fresh and all(map(np.all, jax.tree.leaves(got)))
-
-
-@pytest.mark.parametrize(
-    "old, advice", [({"m*": FILLED}, 'pass old["m*"]'), ({"x": {"m*": FILLED}}, None), (ones(2), "rename={'**': …, …}")]
-)
-def test_advice_on_a_key_with_a_star_and_on_a_bare_array_can_be_followed(old: Any, advice: str | None) -> None:
-    with pytest.raises(ValueError) as caught:
-        tk.graft(MODEL, old)
-    assert advice is None or advice in str(caught.value)
-    assert "**.m*" not in str(caught.value) and "rename={''" not in str(caught.value)
+@pytest.mark.parametrize("name", SEEN)
+def test_each_line_of_the_table_helps(name: str) -> None:
+    (row,) = ROWS[name]
+    new, old = SEEN[name]
+    with pytest.raises(ValueError, match=r"leaves are left|no leaf in common"):
+        tk.graft(new, old)
+    names = {"tk": tk, "jnp": jnp, "new": new, "old": old, "old_state": tko.adam(0.1).init(PARAMS)}
+    lines = re.findall(r"`(tk\.graft\(.*?\))`", row)
+    for line in lines:
+        got, report = eval(line, names)
+        assert report.kept and not report.missing
+        assert jax.tree.structure(got) == jax.tree.structure(new)
+        assert len(report.fresh) == (0 if "fresh" not in line else len(jax.tree.leaves(new)) - len(report.kept))
+    assert lines and len(TABLE.splitlines()[2:]) == len(SEEN)
 
 
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.float32])
@@ -121,13 +121,6 @@ def test_a_cast_that_would_change_values_is_named(dtype: Any) -> None:
     old = {"a": jnp.full(2, 1000.5 if dtype == jnp.int8 else 1j)}
     with pytest.raises(ValueError, match="which a cast would change"):
         tk.graft({"a": jnp.ones(2, dtype)}, old, cast=True)
-
-
-def test_where_several_parts_of_a_checkpoint_fit_the_error_takes_none_of_them() -> None:
-    old = {"params": FILLED, "opt_state": {"mu": FILLED, "nu": FILLED, "count": ones(())}}
-    with pytest.raises(ValueError, match=r"in several places, below opt_state\.mu, opt_state\.nu, params:") as caught:
-        tk.graft(MODEL, old)
-    assert "rename={" not in str(caught.value)
 
 
 DEEP = ".".join(["layers", "0", "w"] * 1000)

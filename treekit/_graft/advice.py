@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-from treekit._base.dtype import is_weak
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.leaves import Leaf, StateNode
@@ -54,7 +53,7 @@ def check_strict(
     old: Iterable[str],
     fresh: Sequence[Pattern],
     rename: Mapping[str, Targets],
-    hints: Sequence[str],
+    lengths: str,
 ) -> None:
     """Raise a ValueError unless every leaf of both trees is used; it lists the others, and what would accept them.
 
@@ -63,7 +62,7 @@ def check_strict(
         old: the names of the leaves of the old tree.
         fresh: the patterns of new leaves that keep their values.
         rename: as in `graft`.
-        hints: what else to say.
+        lengths: what `other_lengths` says.
     """
     left = {outcome: [row for row in report if row.kind == outcome and row.strict] for outcome in _TITLES}
     if not any(left.values()):
@@ -78,7 +77,7 @@ def check_strict(
             near = f"; the nearest names left over: {nearest(row.path, unused)}" if is_near else ""
             lines.append(f"  {row.path or '(the root)'} ({sides}){near}")
         lines += [f"  and {len(rows) - _LISTED} more"] * (len(rows) > _LISTED)
-    lines += hints
+    lines += [f"The {lengths}"] * bool(lengths)
     lines += ["If a name has changed, pass rename={old: new}. To keep these new values and drop these old ones, pass"]
     keep = cover([*lacking, *refused], [row.path for row in report.kept])
     drop = cover(unused, set(old).difference(unused))
@@ -112,76 +111,6 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
     wrong, right = (Counter(globs[i] for name in xs for i in patterns.matching(name)) for xs in (others, names))
     best = (next((x for x in wider(name) if right[x] > 1 and not wrong[x]), name or "**") for name in names)
     return list(dict.fromkeys(best))
-
-
-def nested(lacking: Sequence[str], unused: Sequence[str], old: PyTree, rename: Mapping[str, Targets]) -> str:
-    """Say that one tree has all that the other lacks below a key, as a checkpoint has a model's; "" if it does not.
-
-    Args:
-        lacking: the names of the new leaves that are left.
-        unused: those of the old leaves that are left.
-        old: the old tree.
-        rename: as in `graft`.
-    """
-    prefix, *others = _prefixes(lacking, unused) or [""]
-    is_key = is_mapping(old) and prefix in old
-    if not others and "*" in prefix:  # it would be a wildcard
-        return f"The old tree has them below {prefix!r}: pass old[{_literal(prefix)}]." if is_key else ""
-    if others:  # of a checkpoint, the weights and Adam's moments
-        return f"The old tree has them in several places, below {listed([prefix, *others])}: pass only that part of it."
-    if prefix:
-        below = [x for x in unused if x.startswith(f"{prefix}.")]
-        drop = cover(sorted(set(unused).difference(below)), below)
-        rules = dict(rename) | {f"{prefix}.**": "**"} | dict.fromkeys(drop)
-        part = f", or old[{_literal(prefix)}] for the old tree" if is_key else ""
-        return f"The old tree has them below {prefix!r}: pass rename={_literal(rules)}{part}."
-    prefix, *others = _prefixes(unused, lacking) or [""]
-    if others:
-        return f"The new tree has them in several places, below {listed([prefix, *others])}: pass only that part of it."
-    rules = dict(rename) | {"**": f"{prefix}.**"}
-    return f"The new tree has them below {prefix!r}: pass rename={_literal(rules)}." if prefix else ""
-
-
-def _prefixes(names: Sequence[str], longer: Sequence[str]) -> list[str]:
-    """Return all that leads from these names to others, "a" from "w" to "a.w"."""
-    name, others = max(names, key=len, default=""), set(longer)
-    prefixes = (x.removesuffix(f".{name}") for x in longer if x.endswith(f".{name}"))
-    return [x for x in prefixes if name and all(f"{x}.{each}" in others for each in names)]
-
-
-def hints(lacking: Sequence[Leaf], unused: Sequence[Leaf], has_states: bool, has_matches: bool) -> Iterator[str]:
-    """Yield what is likely to be the reason why leaves are left.
-
-    Args:
-        lacking: the new leaves that are left.
-        unused: the old leaves that are left.
-        has_states: whether any leaf of the old tree is in a state.
-        has_matches: whether any leaf of the new tree has an old value.
-    """
-    lists = {x.name.rpartition(".")[0] for x in unused if is_weak(x.value) and x.name.rpartition(".")[2].isdigit()}
-    if lists and not (has_matches and lists.isdisjoint(x.name for x in lacking)):
-        yield "A list of numbers, as JSON has them, is a leaf for each number: make it an array, jnp.asarray(x)."
-    states = {x.slot.kind: x.slot for x in reversed(lacking) if x.slot.kind}
-    if states and not has_states:
-        yield (
-            "If the old tree has plain dicts for optimizer states, they are matched by name alone. If the wrappers "
-            "have changed, restore it into old_optimizer.init(old_params) first."
-        )
-        return
-    if any(x.name.endswith("weight_sum") for x in lacking):
-        yield (
-            "weight_sum is the number of gradients in acc_grads, if they were accumulated without weights: graft the "
-            "state at the end of a round, where mini_step is 0, or set it to mini_step. With fresh it is 0, and what "
-            "was accumulated is lost."
-        )
-    if {x.name for x in lacking if x.slot.kind} & {x.name for x in unused if x.slot.kind}:
-        yield "A name that both trees have is in states of two classes. From one to another, rename full paths."
-    pairs = [(x.slot.keys, states[x.slot.kind].keys) for x in unused if x.slot.kind in states]
-    for before, after in [pair for pair in pairs if pair[0] != pair[1]][:1]:
-        yield (
-            "Both trees have optimizer states, but under other keys, which are names: use "
-            f"rename={{{'.'.join((*before, '**'))!r}: {'.'.join((*after, '**'))!r}}}"
-        )
 
 
 def other_lengths(lacking: Iterable[Leaf], new: Iterable[Leaf], unused: Iterable[Leaf], old: Iterable[Leaf]) -> str:

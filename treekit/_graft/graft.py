@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from treekit._base.jax import is_ref, jtu, ref_like
-from treekit._graft.advice import check_rename, check_strict, hints, nested, other_lengths
+from treekit._graft.advice import check_rename, check_strict, other_lengths
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
 from treekit._graft.leaves import leaves_of
 from treekit._graft.matches import match_leaves
@@ -133,19 +133,15 @@ def graft(
     used_leaves = {leaf for source in used for leaf in source.leaves}
     unused = [leaf for source in sources.values() for leaf in source.leaves if leaf not in used_leaves]
     lacking = [x for x in ours if x.is_asked and x.name not in choices.fresh and x not in matches]
-    advice = list(hints(lacking, unused, any(leaf.slot.kind for leaf in theirs), bool(matches)))
-    below = nested([leaf.name for leaf in lacking], [leaf.name for leaf in unused], old, rename)
     if ours and not matches:
-        which = below or f"Say which is which: rename={{{old_names[0] or '**'!r}: …, …}}."
         raise ValueError(
-            "the trees have no leaf in common. "
-            f"Old: {listed(old_names)}. New: {listed(names)}. {' '.join([which, *advice])}"
+            f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Leaves match by name, and "
+            "in an optimizer state by its class too. Pass the part of a tree that the other has, or say which is which: "
+            f"rename={{{old_names[0] or '**'!r}: …, …}}"
         )
-    if len(lacking) > 1:  # of one, it may be by chance
-        advice += [below] * bool(below)
     lengths = other_lengths(lacking, matches, unused, used_leaves)
     if strict:
-        check_strict(report, old_names, patterns, rename, [*[f"The {lengths}"] * bool(lengths), *advice])
+        check_strict(report, old_names, patterns, rename, lengths)
     elif lengths:
         warnings.warn(f"graft: {lengths}", stacklevel=2)
     carried = {leaf.index: value for leaf, value in values.items() if not isinstance(value, Refused)}
