@@ -3,7 +3,8 @@
 - `graft`: the public function. The others are its passes, in this order; none changes what another has found.
 - `arguments`: what do the arguments say about each leaf?
 - `leaves`: which leaves does a tree have?
-- `names`: which names do old values have, after `rename`?
+- `rename`: what do the wildcards of a pair match, and which name does it give?
+- `sources`: which old values are there, by the names that `rename` gives them, and where in a state do these go?
 - `matches`: which old value does a new leaf get, by its name or by its place in an optimizer state?
 - `values`: what is the value of a leaf, converted, resized and cast?
 - `report`: what became of each leaf?

@@ -9,8 +9,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.leaves import Leaf, StateNode
-from treekit._graft.names import Source, Targets
+from treekit._graft.rename import Targets
 from treekit._graft.report import GraftReport
+from treekit._graft.sources import Source
 from treekit._names.pattern_errors import listed, nearest
 from treekit._names.pattern_set import PatternSet
 from treekit._names.patterns import Pattern

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
-from treekit._graft.names import Rule
+from treekit._graft.rename import Rule
 from treekit._names.pattern_errors import check_pattern, must_match, nearest, pattern_text
 from treekit._names.pattern_set import PatternSet, undecided
 from treekit._names.patterns import Pattern

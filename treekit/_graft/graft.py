@@ -10,8 +10,9 @@ from treekit._graft.advice import check_rename, check_strict, other_lengths
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
 from treekit._graft.leaves import leaves_of
 from treekit._graft.matches import match_leaves
-from treekit._graft.names import Targets, rules_of, sources_of
+from treekit._graft.rename import Targets, rules_of
 from treekit._graft.report import GraftReport, report_of
+from treekit._graft.sources import sources_of
 from treekit._graft.values import Refused, values_of
 from treekit._names.pattern_errors import listed
 from treekit._names.patterns import Pattern
@@ -135,9 +136,9 @@ def graft(
     lacking = [x for x in ours if x.is_asked and x.name not in choices.fresh and x not in matches]
     if ours and not matches:
         raise ValueError(
-            f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Leaves match by name, and "
-            "in an optimizer state by its class too. Pass the part of a tree that the other has, or say which is which: "
-            f"rename={{{old_names[0] or '**'!r}: …, …}}"
+            f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Leaves match by name, "
+            "and in an optimizer state by its class too. Pass the part of a tree that the other has, or say which is "
+            f"which: rename={{{old_names[0] or '**'!r}: …, …}}"
         )
     lengths = other_lengths(lacking, matches, unused, used_leaves)
     if strict:

@@ -64,7 +64,7 @@ from treekit._base.jax import jnp
 from treekit._base.predicates import is_traced
 from treekit._compare.diff import tree_diff
 from treekit._graft.leaves import Group, Leaf, Names, Slot, StateNode
-from treekit._graft.names import Source
+from treekit._graft.sources import Source
 
 X = TypeVar("X", Leaf, Source)
 

@@ -13,7 +13,7 @@ from treekit._base.predicates import is_traced
 from treekit._graft.arguments import Choices
 from treekit._graft.leaves import Leaf
 from treekit._graft.matches import Matches
-from treekit._graft.names import Source
+from treekit._graft.sources import Source
 from treekit._graft.values import Refused
 from treekit._text.describe import count, describe
 from treekit._text.table import as_table, in_colours

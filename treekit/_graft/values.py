@@ -13,7 +13,7 @@ from treekit._base.predicates import is_narrow, is_traced
 from treekit._graft.arguments import Choices
 from treekit._graft.leaves import Leaf
 from treekit._graft.matches import Matches
-from treekit._graft.names import Source
+from treekit._graft.sources import Source
 from treekit._text.describe import describe, describe_value
 
 # An array, a number or a `jax.ShapeDtypeStruct`; type checkers do not know what these have in common.

@@ -1,14 +1,13 @@
 """Find the old values by name, after `rename` has given old leaves other names.
 
-A renamed leaf displaces the one that has its new name. A `*` that one side of a pair lacks stacks leaves, or unstacks
-one.
+A renamed leaf displaces the one that has its new name. It may be one of several that are stacked, or each of its
+entries may be a value.
 """
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,54 +16,7 @@ from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp
 from treekit._base.predicates import is_traced
 from treekit._graft.leaves import Leaf, Slot, StateNode
-from treekit._names.patterns import wildcard_spans
-from treekit._text.describe import describe_value
-
-Targets = str | Sequence[str] | None
-_DIGITS = 18  # of an index at most: Python refuses to convert thousands of them
-# The wildcards of a glob with a dot at its end. The group is a `*` that is a whole part.
-_WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
-
-
-class Rule(NamedTuple):
-    """A pattern of old names in `rename`, and one of its targets.
-
-    Attributes:
-        pattern: the pattern.
-        target: the target.
-        lost: which wildcards of the pattern the target may lack: what one of them matches is stacked.
-        added: which wildcard of the target the pattern lacks: what it matches is unstacked.
-    """
-
-    pattern: str
-    target: str
-    lost: tuple[int, ...] = ()
-    added: int | None = None
-
-
-def rules_of(pattern: str, targets: Targets) -> list[Rule]:
-    """Compare the wildcards of both sides: they are the same, or one side lacks one `*` that is a whole part."""
-    rules: list[Rule] = []
-    for target in [targets] if isinstance(targets, str) else targets or []:
-        have, want = (list(_WILDCARD.finditer(f"{side}.")) for side in (pattern, target))
-        lost, added = _extra(have, want), _extra(want, have)
-        if [x[0] for x in have] == [x[0] for x in want]:
-            rules.append(Rule(pattern, target))
-        elif lost or len(added) == 1:
-            rules.append(Rule(pattern, target, lost=tuple(lost), added=added[0] if added else None))
-        else:
-            many = " It could be any of several '*': write '**' for the others." if added else ""
-            raise ValueError(
-                "rename needs the same wildcards on both sides, in the same order; or one side lacks one '*' that is "
-                f"a whole part, to stack or unstack. Found {pattern!r} and {target!r}.{many}"
-            )
-    return rules
-
-
-def _extra(more: list[re.Match[str]], fewer: list[re.Match[str]]) -> list[int]:
-    """Return the whole-part `*` of the one list without which it has the wildcards of the other."""
-    texts, wanted = [x[0] for x in more], [x[0] for x in fewer]
-    return [i for i, x in enumerate(more) if x[1] and texts[:i] + texts[i + 1 :] == wanted]
+from treekit._graft.rename import Rule
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,18 +113,17 @@ def _renamed(
     leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], is_in_new: Callable[[Source], bool]
 ) -> tuple[int, list[Source]]:
     """Return the position of an old leaf in its stack, and the leaf under its new name, or each of its entries."""
-    spans = wildcard_spans(rule.pattern, leaf.name)
+    spans = rule.spans(leaf.name)
     groups = [f"{leaf.name}."[start:end] for start, end in spans]  # what each wildcard matches
     path, position = leaf.name, 0
     if rule.lost:
-        i = _wildcard_of_stack(leaf, rule, groups)
+        i = rule.wildcard_of_stack(leaf.name, groups)
         start, end = spans[i]
         path = f"{leaf.name[:start]}*{leaf.name[end:]}"
         position = int(groups.pop(i))
 
-    def source(filled: Sequence[str], entry: int | None = None) -> Source:
-        parts = iter(filled)
-        name = _WILDCARD.sub(lambda _: next(parts), f"{rule.target}.").removesuffix(".")
+    def source(parts: Sequence[str], entry: int | None = None) -> Source:
+        name = rule.new_name(parts)
         slot = _slot(leaf, rule, spans, name, slots.get(name))
         return Source(name, slot, (leaf,), path, leaf.state, rule, entry)
 
@@ -186,18 +137,6 @@ def _renamed(
         # The one beyond is kept, so that a new leaf for which there is no entry is refused, and not fresh.
         entries = [dataclasses.replace(x, obstacle=obstacle) for x in (*entries, beyond)]
     return position, entries
-
-
-def _wildcard_of_stack(leaf: Leaf, rule: Rule, groups: Sequence[str]) -> int:
-    """Return which wildcard of the pattern matches the position of a leaf in a stack."""
-    integers = [i for i in rule.lost if groups[i].isdecimal() and len(groups[i]) <= _DIGITS]
-    if len(integers) != 1:
-        raise ValueError(
-            f"rename: {rule.target!r} lacks a '*' of {rule.pattern!r}, so what it matches is stacked in the order of "
-            f"integers; at {leaf.name} it matches {' or '.join(describe_value(groups[i]) for i in rule.lost)}. Put a "
-            "pattern for that leaf before this one, or write '**' for the other '*'"
-        )
-    return integers[0]
 
 
 def _number_of_entries(leaf: Leaf, rule: Rule) -> int:
