@@ -183,13 +183,16 @@ def _rounding_at_random(inner: Core, rules: Rules, described: str, seed: int) ->
 
 
 def _rounded_like(updates: Updates, params: Params, new_updates: Updates) -> Any:
-    """Return what has the dtypes to which updates are rounded: the wider one of gradient and param for each."""
+    """Return what has the dtypes to which updates are rounded: the wider one of gradient and param for each.
 
-    def like(grad: Any, param: Any, new: Any) -> Any:
-        is_int = not issubdtype(grad.dtype, jnp.inexact)  # without the params
-        return new if is_int else untyped.ShapeDtypeStruct(grad.shape, promoted_dtype(grad, param))
+    Without params, a gradient may be an integer, whose update is not rounded.
+    """
 
-    return jtu.tree_map(like, updates, updates if params is None else params, new_updates)
+    def wider(new: Any, *given: Any) -> Any:
+        dtype = promoted_dtype(*given)
+        return untyped.ShapeDtypeStruct(new.shape, dtype) if issubdtype(dtype, jnp.inexact) else new
+
+    return jtu.tree_map(wider, new_updates, updates, *([] if params is None else [params]))
 
 
 def _round_array(old: Any, new: Any, random_bits: Any) -> Any:
