@@ -74,8 +74,6 @@ def on_files(files: Files, config: Any) -> Files:
             text = f"---\nhide: [toc]\nsearch: {{ exclude: true }}\n---\n\n# {source}\n\n```python\n{text}```\n"
         else:
             text = re.sub(r"\]\(([^)#]+)", lambda link: f"]({PAGES.get(link[1], link[1].removeprefix('docs/'))}", text)
-        if page == "index.md":
-            text = "---\nhide: [navigation]\n---\n\n" + text  # the navigation would list this page only
         files.append(File.generated(config, page, content=text))
     for path in RESULTS.glob("*.md"):
         text = path.read_text(encoding="utf-8")
@@ -86,6 +84,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Link to the pages of examples and results. `\\|` in a table, which GitHub needs, would show its backslash."""
+    if page.file.src_uri in ("index.md", "faq.md"):
+        page.meta["hide"] = ["navigation"]  # which would list this page only
     for start, boost in BOOSTS.items():
         if page.file.src_uri.startswith(start):
             page.meta["search"] = {"boost": boost}

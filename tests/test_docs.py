@@ -112,7 +112,7 @@ NEEDS = {
     "design": ["jax>=0.10"],
     "faq": ["jax>=0.10.2", "optax>=0.2.8", "flax>=0.12"],  # errors in the words of these
     "optax": ["optax.monitor", "optax.selective_transform"],
-    "whole_program": ["optax.monitor"],
+    "while_training": ["optax.monitor"],
     "from_flax": ["flax>=0.12", "optax.selective_transform"],
     **{page: ["optax.selective_transform"] for page in FREEZING},
     "finetune": ["flax.nnx", "magika", "onnx"],
