@@ -149,6 +149,12 @@ def test_no_code_is_hidden_from_the_test_above_and_links_lead_to_files(page: Pat
     assert [str(file) for file in files if not in_this_project(file).exists()] == []
 
 
+def test_each_answer_of_the_faq_shows_its_error_or_its_result() -> None:
+    _, *answers = re.split(r"^### ", (ROOT / "docs" / "faq.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(answers) >= 20
+    assert [answer for answer in answers if not re.search("# (raises|gives) ", answer)] == []
+
+
 @needs("optax.monitor")
 def test_the_reference_has_every_public_name_its_file_and_a_guide_and_no_other_name() -> None:
     names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
