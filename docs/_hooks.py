@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -56,13 +55,16 @@ NAMES = {
 
 
 def on_config(config: Any) -> Any:
-    """The header of each page has the version, and a link to the repository that this one was cloned from."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    config.site_name = f"treekit {project['version']}"
-    remote = subprocess.run(["git", "remote", "get-url", "origin"], cwd=ROOT, capture_output=True, text=True).stdout
-    address = re.sub(r"^git@(.+?):", r"https://\1/", remote.strip()).removesuffix(".git")
-    if address.startswith("https://"):
-        config.repo_url, config.repo_name = address, "Repository"
+    """The header of each page has the version, and links to the addresses in pyproject.toml."""
+    (version,) = re.findall(
+        r'^__version__: str = "(.+?)"', (ROOT / "treekit/__init__.py").read_text("utf-8"), re.MULTILINE
+    )
+    config.site_name = f"treekit {version}"
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    addresses = pyproject["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+    config.site_url = addresses["site"]
+    if addresses["repository"]:
+        config.repo_url, config.repo_name = addresses["repository"], "Repository"
     return config
 
 

@@ -15,6 +15,7 @@ FILE = ROOT / "tests" / "data" / "public_api.txt"
 MODULES = ("treekit", "treekit.optax", "treekit.testing", "treekit.training", "treekit.typing")
 SHOWN = ("classmethod", "overload", "property", "staticmethod")  # decorators that say how something is used
 TEXTS = ("__repr__", "__str__")  # which may change
+VERSION = "__version__"
 
 
 class Defined(NamedTuple):
@@ -32,6 +33,8 @@ class Defined(NamedTuple):
             elif isinstance(x, ast.ClassDef):
                 yield f"class {x.name}({', '.join(map(ast.unparse, [*x.bases, *x.keywords]))})"
                 yield from (f"    {line}" for line in _members(x))
+            elif self.name == VERSION:  # whose value changes with each release
+                yield f"{VERSION}: str"
             else:
                 yield ast.unparse(x)
 
@@ -114,7 +117,7 @@ def public_names(module: str) -> list[str]:
         return sorted(alias.name for x in from_imports for alias in x.names)
     names = {*(alias.asname or "_" for x in from_imports for alias in x.names)}
     names |= {name for x in statements(module) for name in _defined(x)}
-    return sorted(name for name in names if not name.startswith("_"))
+    return sorted(name for name in names if not name.startswith("_") or name == VERSION)
 
 
 def named_types(names: Iterable[Defined]) -> list[Defined]:

@@ -12,7 +12,6 @@ import builtins
 import itertools
 import re
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -172,7 +171,6 @@ def test_the_reference_has_every_public_name_its_file_and_a_guide_and_no_other_n
 
 
 def test_the_version_is_the_same_everywhere() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     (first, *_) = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     cited = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.M)
-    assert [first, *cited] == [version, version]
+    assert [first, *cited] == [treekit.__version__, treekit.__version__]
