@@ -11,9 +11,7 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 # Where a link or an image of Markdown or HTML leads, unless it has an address or leads to its own page.
-RELATIVE = re.compile(
-    r"""(?P<before>(?P<image>!?)\[(?:[^][]|\[[^]]*\])*\]\(|<img [^>]*src=")(?!\w+:|#)(?P<path>[^)"]+)"""
-)
+RELATIVE = re.compile(r"""(?P<before>(?P<image>!\[[^][]*|)\]\(|<img [^>]*src=")(?!\w+:|#)(?P<path>[^)"]+)""")
 
 
 class AddressesHook(MetadataHookInterface):
