@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow settings check coverage package versions lowest newest stubs api errors bench types figures accelerators accelerators-test docs matrix fuzz mutants clean
+.PHONY: help demo examples known-example test slow settings check coverage package versions lowest newest stubs api errors bench types figures accelerators accelerators-test docs matrix fuzz mutants clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[-. a-z]+:.*## / { printf "make %-17s  %s\n", $$1, $$2 }' Makefile
@@ -12,15 +12,23 @@ help: ## list the commands
 # An environment of its own, since the tests need almost twice as much.
 DEMO := .venv-demo
 EXAMPLE ?= digits
+EXAMPLES := $(filter-out _%,$(notdir $(basename $(wildcard examples/*.py))))
 
-demo: $(DEMO)/installed ## train on handwritten digits, with plain Optax and with treekit (EXAMPLE=finetune, grow, neural_ode or sharded)
+demo: known-example $(DEMO)/installed ## train on handwritten digits, with plain Optax and with treekit (EXAMPLE=finetune, grow, neural_ode or sharded)
 	$(DEMO)/bin/python examples/$(EXAMPLE).py
+
+examples: $(DEMO)/installed ## run all examples, and record what their pages show
+	$(DEMO)/bin/python docs/_record.py
+
+known-example:
+	@$(if $(filter $(EXAMPLE),$(EXAMPLES)),:,echo "There is no example $(EXAMPLE). EXAMPLE is one of: $(EXAMPLES)." >&2; exit 1)
 
 $(DEMO)/installed: pyproject.toml
 	@$(DEMO)/bin/python -m pip --version >/dev/null 2>&1 || { python=$$($(FIND_PYTHON)) && "$$python" -m venv --clear $(DEMO); }
 	@echo "Installing treekit and what the examples use into $(DEMO): about 1.1 GB."
-	@$(DEMO)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	@$(DEMO)/bin/python -m pip install --quiet --editable ".[optax]" --group examples
+	@{ $(DEMO)/bin/python -m pip install --quiet --upgrade "pip>=25.1" && \
+		$(DEMO)/bin/python -m pip install --quiet --editable ".[optax]" --group examples; } || \
+		{ echo "The packages were not installed: that needs a network, and a folder that can be written." >&2; exit 1; }
 	@touch $@
 
 test: .venv/installed ## run the tests and the examples in docstrings and documentation

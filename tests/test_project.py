@@ -52,6 +52,13 @@ def test_the_metadata_has_the_addresses_that_are_filled_in(hatch_build: Any) -> 
     assert hatch_build.urls("", "") == {}
 
 
+def test_contributing_has_every_command_of_the_makefile_and_no_other() -> None:
+    described = set(re.findall(r"^([-\w ]+):.*?## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    commands = {target for names in described for target in names.split()} - {"help"}
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert {*re.findall(r"^(?:    |\| `)make ([-\w]+)", text, re.MULTILINE)} == commands
+
+
 def test_workflows_run_targets_of_the_makefile() -> None:
     yaml = pytest.importorskip("yaml")
     if not (ROOT / ".github").exists():
