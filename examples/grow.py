@@ -9,11 +9,16 @@
    of its own, and the moments of all other layers are kept.
 4. At the end the learning rates are lowered in the state, without a new optimizer.
 
-For comparison, a second run trains the same network from scratch, for the same number of epochs. A picture of both is
-written next to this file.
+For comparison, the grown network is also trained without the moments that were saved, and the larger network from
+scratch: each as often, with the same batches in the same orders. A picture of all is written next to this file.
 """
 
+import _program
+
+# isort: split
+
 import dataclasses
+import functools
 import importlib
 import sys
 import tempfile
@@ -28,15 +33,17 @@ import numpy as np
 from digits import Digits, load
 from jax import Array
 from matplotlib.figure import Figure
+from tqdm import tqdm
 
 import treekit
 from treekit import optax, training
 
 BATCH = 32
 EPOCHS = 20  # on the digits 0 to 8
-EPOCHS_FROZEN, EPOCHS_THAWED, EPOCHS_SLOW = 2, 3, 3  # on all digits
+EPOCHS_FROZEN, EPOCHS_THAWED, EPOCHS_GROWN = 2, 3, 8  # on all digits, EPOCHS_GROWN together
+ORDERS = 5  # of the batches of all digits
 RATE = 1e-3
-PICTURE = Path(__file__).with_name("grow.png")
+PICTURE = _program.picture_of(__file__)
 
 
 def without_nine(digits: Digits) -> Digits:
@@ -72,7 +79,7 @@ def add_class(new: Array, old: Array) -> Array:
 def grow(saved: Any) -> tuple[eqx.nn.MLP, optax.GradientTransformationExtraArgs, Any]:
     """A deeper network for ten digits and its optimizer, with what was saved of the old ones."""
     model = transparent(create(depth=2, classes=10, seed=1), layer=1)
-    optimizer = create_optimizer({"layers.0.**": "frozen", "**": "trained"})
+    optimizer = create_optimizer("frozen")
     grown, report = treekit.graft(
         {"model": model, "state": optimizer.init(model)},
         saved,
@@ -88,19 +95,27 @@ def grow(saved: Any) -> tuple[eqx.nn.MLP, optax.GradientTransformationExtraArgs,
 # --- The optimizer, and how it changes --------------------------------------------------------------------------------
 
 
-def create_optimizer(labels: dict[str, str]) -> optax.GradientTransformationExtraArgs:
-    """One Adam for each group, whose rate can be read and set; a label is given by the first pattern that matches."""
+# Which arrays are in which group, at the three stages. The first pattern that matches decides.
+LABELS = {
+    "all": {"**": "trained"},
+    "frozen": {"layers.0.**": "frozen", "**": "trained"},
+    "thawed": {"layers.0.**": "body", "**": "trained"},
+}
+
+
+@functools.cache
+def create_optimizer(stage: str) -> optax.GradientTransformationExtraArgs:
+    """One Adam for each group, whose rate can be read and set."""
+    labels = LABELS[stage]
     adam = optax.inject_hyperparams(optax.adam)
     groups = {"frozen": optax.set_to_zero(), "trained": adam(RATE), "body": adam(RATE / 2)}
     return optax.partition({k: groups[k] for k in labels.values()}, treekit.path_labels(labels))
 
 
-def unfreeze(model: eqx.nn.MLP, state: Any) -> tuple[optax.GradientTransformationExtraArgs, Any]:
-    """Another optimizer for the same model: the first layer is trained too, at a rate of its own."""
-    optimizer = create_optimizer({"layers.0.**": "body", "**": "trained"})
-    state, report = treekit.graft(optimizer.init(model), state, fresh="inner_states.body.**")
-    print(f"Unfrozen: {len(report.kept)} leaves of the state are kept, {len(report.fresh)} are new.")
-    return optimizer, state
+def unfreeze(model: eqx.nn.MLP, state: Any) -> tuple[Any, str]:
+    """The state of another optimizer for the same model: the first layer is trained too, at a rate of its own."""
+    state, report = treekit.graft(create_optimizer("thawed").init(model), state, fresh="inner_states.body.**")
+    return state, f"{len(report.kept)} leaves of the state are kept, {len(report.fresh)} are new"
 
 
 # --- The training -----------------------------------------------------------------------------------------------------
@@ -113,17 +128,23 @@ class Run:
     model: eqx.nn.MLP
     optimizer: optax.GradientTransformationExtraArgs
     state: Any
+    progress: Any
+    order: int = 0  # which of the orders of the batches it sees
+    unfrozen: str = ""  # what became of its state then
     accuracy: list[float] = dataclasses.field(default_factory=list)
 
     def epochs(self, train: Digits, test: Digits, numbers: range) -> None:
         step = create_step(self.optimizer)
         for epoch in numbers:
             self.accuracy += [] if self.accuracy else [measure(self.model, test)]
-            for images, labels in batches(train, epoch):
+            for images, labels in batches(train, 100 * self.order + epoch):
                 self.model, self.state = step(self.model, self.state, images, labels)
             self.accuracy.append(measure(self.model, test))
+            self.progress.update()
+            self.progress.set_postfix_str(f"{self.accuracy[-1]:.1%}")
 
 
+@functools.cache
 def create_step(optimizer: optax.GradientTransformationExtraArgs) -> Callable[..., Any]:
     @eqx.filter_jit
     def step(model: eqx.nn.MLP, state: Any, images: Array, labels: Array) -> tuple[eqx.nn.MLP, Any]:
@@ -149,9 +170,9 @@ def measure(model: eqx.nn.MLP, digits: Digits) -> float:
     return float(share_read(model, digits))
 
 
-def learn_nine_digits(train: Digits, test: Digits) -> Run:
-    model, optimizer = create(depth=1, classes=9, seed=0), create_optimizer({"**": "trained"})
-    run = Run(model, optimizer, optimizer.init(model))
+def learn_nine_digits(train: Digits, test: Digits, progress: Any) -> Run:
+    model, optimizer = create(depth=1, classes=9, seed=0), create_optimizer("all")
+    run = Run(model, optimizer, optimizer.init(model), progress)
     run.epochs(without_nine(train), without_nine(test), range(EPOCHS))
     return run
 
@@ -160,11 +181,19 @@ def learn_all_digits(run: Run, train: Digits, test: Digits) -> Run:
     """The grown model: the first layer frozen, then unfrozen, then all of it at lower rates."""
     frozen, thawed = EPOCHS_FROZEN, EPOCHS_FROZEN + EPOCHS_THAWED
     run.epochs(train, test, range(frozen))
-    run.optimizer, run.state = unfreeze(run.model, run.state)
+    run.optimizer = create_optimizer("thawed")
+    run.state, run.unfrozen = unfreeze(run.model, run.state)
     run.epochs(train, test, range(frozen, thawed))
     rates = training.get_hyperparams(run.state)
     run.state = training.set_hyperparams(run.state, {k: v / 4 for k, v in rates.items() if "learning_rate" in k})
-    run.epochs(train, test, range(thawed, thawed + EPOCHS_SLOW))
+    run.epochs(train, test, range(thawed, EPOCHS_GROWN))
+    return run
+
+
+def learn_from_scratch(order: int, train: Digits, test: Digits, progress: Any) -> Run:
+    model, optimizer = create(depth=2, classes=10, seed=1), create_optimizer("all")
+    run = Run(model, optimizer, optimizer.init(model), progress, order)
+    run.epochs(train, test, range(EPOCHS_GROWN))
     return run
 
 
@@ -179,43 +208,55 @@ def save_and_restore(run: Run) -> Any:
 
 # --- The picture ------------------------------------------------------------------------------------------------------
 
-BLUE, ORANGE, GREY = "#2a5c8a", "#d9822b", "#777777"
+BLUE, PALE, ORANGE, GREY = "#2a5c8a", "#8fb4d6", "#d9822b", "#777777"
 
 
-def draw(nine: Run, grown: Run, scratch: Run) -> None:
-    figure = Figure(figsize=(10, 4.6), dpi=110, layout="constrained")
+def draw(nine: Run, runs: dict[str, list[Run]]) -> None:
+    figure = Figure(figsize=(10, 4.6), dpi=90, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[1, 1.3])
     left.plot(nine.accuracy, color=GREY)
     left.set_title("nine digits, one hidden layer", loc="left")
     left.set_ylabel("share of the test images read correctly")
-    right.plot(grown.accuracy, "o-", color=BLUE, label="grown from the one on the left")
-    right.plot(scratch.accuracy, "o-", color=ORANGE, label="from scratch")
+    for (name, each), color in zip(runs.items(), (BLUE, PALE, ORANGE), strict=True):
+        accuracy = np.array([run.accuracy for run in each])
+        right.plot(accuracy.mean(axis=0), "o-", color=color, label=name)
+        right.fill_between(range(EPOCHS_GROWN + 1), *np.quantile(accuracy, [0, 1], axis=0), color=color, alpha=0.15)
     for epoch, text in ((EPOCHS_FROZEN, "unfrozen"), (EPOCHS_FROZEN + EPOCHS_THAWED, "lower rates")):
         right.axvline(epoch, color=GREY, linestyle="--", linewidth=1)
         right.text(epoch, 0.02, f" {text}", color=GREY, transform=right.get_xaxis_transform())
-    right.set_title("ten digits, two hidden layers", loc="left")
+    right.set_title(f"ten digits, two hidden layers: mean and range of {ORDERS} runs", loc="left")
     right.legend(loc="center right", frameon=False)
     for axes in (left, right):
         axes.set_xlabel("epoch")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(PICTURE)
+    _program.save(figure, PICTURE)
 
 
 def main() -> None:
+    _program.check_folder(PICTURE)
     train, test = load()
-    nine = learn_nine_digits(train, test)
-    print(f"nine digits: {nine.accuracy[-1]:.1%} of the test images are read correctly")
+    total = EPOCHS + 3 * ORDERS * EPOCHS_GROWN
+    with tqdm(total=total, desc="grow", unit="epoch", ncols=80, disable=None) as progress:
+        nine = learn_nine_digits(train, test, progress)
+        model, optimizer, state = grow(save_and_restore(nine))
+        fresh = optimizer.init(model)
+        runs: dict[str, list[Run]] = {"grown": [], "grown, without the old moments": [], "from scratch": []}
+        for order in range(ORDERS):
+            for name, start in (("grown", state), ("grown, without the old moments", fresh)):
+                run = Run(model, optimizer, start, progress, order)
+                runs[name].append(learn_all_digits(run, train, test))
+            runs["from scratch"].append(learn_from_scratch(order, train, test, progress))
 
-    grown = learn_all_digits(Run(*grow(save_and_restore(nine))), train, test)
-    model, optimizer = create(depth=2, classes=10, seed=1), create_optimizer({"**": "trained"})
-    scratch = Run(model, optimizer, optimizer.init(model))
-    scratch.epochs(train, test, range(EPOCHS_FROZEN + EPOCHS_THAWED + EPOCHS_SLOW))
-
-    print(f"ten digits, grown: {grown.accuracy[0]:.1%} at first, {grown.accuracy[-1]:.1%} at the end")
-    print(f"ten digits, from scratch: {scratch.accuracy[0]:.1%} at first, {scratch.accuracy[-1]:.1%} at the end")
-    draw(nine, grown, scratch)
-    print(f"picture: {PICTURE}")
-    if grown.accuracy[-1] <= scratch.accuracy[-1]:
+    print(f"Unfrozen: {runs['grown'][0].unfrozen}.")
+    print(f"\nNine digits: {nine.accuracy[-1]:.1%} of the test images are read correctly.")
+    titles = f"{'at first':>11}{'after 1 epoch':>15}{f'after {EPOCHS_GROWN}':>9}"
+    print(f"{f'Ten digits, the mean of {ORDERS} runs':42}{titles}")
+    mean = {name: np.mean([run.accuracy for run in each], axis=0) for name, each in runs.items()}
+    for name, accuracy in mean.items():
+        print(f"  {name:40}{accuracy[0]:11.1%}{accuracy[1]:15.1%}{accuracy[-1]:9.1%}")
+    draw(nine, runs)
+    print(f"\npicture: {PICTURE}")
+    if not mean["from scratch"][-1] < mean["grown"][-1]:
         sys.exit("the grown model should read more of the digits than the one from scratch")
 
 

@@ -10,9 +10,12 @@ for every step length that it tries, and stores the value and the gradient of th
 record and of the fit is written next to this file.
 """
 
+import _program
+
+# isort: split
+
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import diffrax
@@ -28,6 +31,8 @@ from tqdm import tqdm
 
 from treekit import optax
 
+# --- The record -------------------------------------------------------------------------------------------------------
+
 # Thousands of pelts in the years from 1900 to 1920, as textbooks of ecology have printed them since E. P. Odum's.
 FIRST_YEAR = 1900
 HARE = "30 47.2 70.2 77.4 36.3 20.6 18.1 21.4 22 25.4 27.1 40.3 57 76.6 52.3 19.5 11.2 7.6 14.6 16.2 24.7"
@@ -42,7 +47,10 @@ YEARS = np.arange(len(PELTS), dtype=np.float32)
 HIDDEN = 1  # quantities that no trapper counted, such as what there is for the hares to eat
 DECAY = 1e-5
 STEPS = {last: 25 for last in range(4, len(PELTS) - 1)} | {len(PELTS) - 1: 800}  # of L-BFGS, by the last year fitted
-PICTURE = Path(__file__).with_name("neural_ode.png")
+PICTURE = _program.picture_of(__file__)
+
+
+# --- The model --------------------------------------------------------------------------------------------------------
 
 
 class Populations(eqx.Module):
@@ -78,6 +86,9 @@ def objective(model: Populations, last: Array) -> Array:
     return jnp.sum(fitted**2) / (last + 1) / 4 + DECAY * decay
 
 
+# --- The fit ----------------------------------------------------------------------------------------------------------
+
+
 def fit(model: Populations) -> tuple[Populations, list[float]]:
     """The fitted model, and the objective before each step.
 
@@ -94,13 +105,13 @@ def fit(model: Populations) -> tuple[Populations, list[float]]:
         return optax.apply_updates(model, updates), state, value
 
     values: list[float] = []
-    with tqdm(total=sum(STEPS.values()), desc="L-BFGS", unit="step", disable=None) as progress:
+    with tqdm(total=sum(STEPS.values()), desc="L-BFGS", unit="step", ncols=80, disable=None) as progress:
         for year, steps in STEPS.items():
             state, last = optimizer.init(model), jnp.float32(year)  # another objective: what the state knows is void
             for _ in range(steps):
                 model, state, value = step(model, state, last)
                 values.append(float(value))
-                progress.set_postfix_str(f"until {FIRST_YEAR + year}, objective {value:.4f}")
+                progress.set_postfix_str(f"until {FIRST_YEAR + year}, {value:.4f}")
                 progress.update()
     return model, values
 
@@ -126,7 +137,7 @@ def draw(model: Populations, values: list[float]) -> None:
     draw_values(figure.add_subplot(grid[1, 1]), values)
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(PICTURE)
+    _program.save(figure, PICTURE)
 
 
 def draw_record(axes: Axes, years: np.ndarray, curve: np.ndarray) -> None:
@@ -162,6 +173,7 @@ def draw_values(axes: Axes, values: list[float]) -> None:
 
 
 def main() -> None:
+    _program.check_folder(PICTURE)
     start = time.perf_counter()
     model, values = fit(Populations(jax.random.key(0)))
     ratio = np.exp(np.abs(np.log(pelts(model, jnp.asarray(YEARS)) / PELTS)))
