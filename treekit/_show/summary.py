@@ -22,7 +22,7 @@ from treekit._base.memory import is_deleted
 from treekit._base.predicates import is_array, is_parameter, is_traced
 from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
-from treekit._text.describe import count, describe, describe_function, describe_value, refuse_class
+from treekit._text.describe import count, describe, describe_bytes, describe_function, describe_value, refuse_class
 from treekit._text.table import Table, left_out
 
 _LINES = 500  # in str() at most
@@ -94,7 +94,7 @@ class TreeSummary:
     def _table(self) -> Table:
         above = set(map(id, self.subtrees))
         row = self.total
-        sizes = count(row.leaves, "leaf", "leaves"), count(row.numbers, "number"), count(row.bytes, "byte")
+        sizes = count(row.leaves, "leaf", "leaves"), count(row.numbers, "number"), describe_bytes(row.bytes)
         last_line = f"{row.type}: {', '.join(sizes)}"
         if self._stats:
             values = zip(("mean", "std", "NaNs", "infs"), _stats_cells(row), strict=True)
@@ -110,8 +110,9 @@ class TreeSummary:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    sizes = (f"{row.numbers:,}" if row.numbers else "", f"{row.bytes:,}" if row.bytes else "")
-    sharding = "" if row.sharding is None else _cut(str(getattr(row.sharding, "spec", row.sharding)))
+    size = describe_bytes(row.bytes).removesuffix(" bytes")
+    sizes = (f"{row.numbers:,}" if row.numbers else "", size if row.bytes else "")
+    sharding = "" if row.sharding is None else str(getattr(row.sharding, "spec", row.sharding))
     return (row.name or "(root)", row.type, *sizes, sharding, *_stats_cells(row), row.note)
 
 

@@ -23,6 +23,7 @@ RUNS_ITS_CODE = (
     "Its own code, such as __init__ or __post_init__, runs when JAX rebuilds it. Register it with treekit.register_node"
 )
 KEYS = 24  # listed at most
+_UNITS = ("", "KB", "MB", "GB", "TB", "PB", "EB")
 _BITS = 128  # of an int that is written digit by digit
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
 _SHOW_ADDRESSES: frozenset[Any] = frozenset({object.__repr__})
@@ -149,6 +150,15 @@ def _type(x: object) -> type[Any]:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Write a number with its noun, in the plural if needed."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def describe_bytes(number: int) -> str:
+    """Write a number of bytes as a person reads it: `72 bytes`, `1.6 KB` (of 1,600), `33 KB`, `120 GB`."""
+    power = min((len(str(number)) - 1) // 3, 6)
+    if power == 0:
+        return count(number, "byte")
+    size = number / 1000**power
+    return f"{size:.1f} {_UNITS[power]}" if size < 9.95 else f"{size:,.0f} {_UNITS[power]}"
 
 
 def describe_types(a: object, b: object) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """`check_donation`: which donated leaves a jitted function does not use, by name."""
 
 import inspect
+import textwrap
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import jax
 
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._text.describe import count, describe
-from treekit._text.table import in_columns
+from treekit._text.table import WIDTH, in_columns
 from treekit.testing._case import by_path, is_jit_argument, listed, shared_buffers, split
 
 
@@ -83,7 +84,7 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
                 rows[listed(names[i] for i in alike), kind, why] = None
         were = "was" if len(unusable) == 1 else "were"
         wrong.append(f"{len(unusable)} of {len(names)} donated leaves {were} not usable:")
-        wrong += [f"  {line}" for line in in_columns(list(rows))]
+        wrong += [textwrap.indent(row, "  ") for row in in_columns(list(rows), width=WIDTH - 2)]
         wrong.append("Return a new value for each, or do not donate it.")
     if shared := shared_buffers(named):
         wrong.append("These leaves share a buffer, which cannot be donated twice. Copy all but one with jnp.copy:")

@@ -84,11 +84,11 @@ def summary(
     ...     {"body": "adamw", "head": "sgd", "scale": "freeze"},
     ... )
     >>> print(summary(optimizer, params))
-    leaf   array                     step   decay   state           bytes  note
-    body   f32, 2 leaves, 9 numbers  0.001  0.0001  mu f32, nu f32  72
-    head   f32[3]                    0.1    0                       0
-    scale  f32[]                     0      0                       0      frozen
-    4 leaves, 1 not moving; 13 numbers, 52 bytes; state: 76 bytes, including 4 not tied to a leaf
+    leaf   array            step   decay   state      bytes  note
+    body   2 leaves, 9 f32  0.001  0.0001  mu nu f32  72
+    head   f32[3]           0.1    0                  0
+    scale  f32[]            0      0                  0      frozen
+    4 leaves, 1 not moving; 13 numbers, 52 bytes; state: 76 bytes, 4 bytes shared
     >>> warm_up = optax.sgd(optax.linear_schedule(0.0, 0.5, 100), momentum=0.9)
     >>> [summary(warm_up, params, step=step).rows[0].step for step in (0, 50)]
     [0.0, 0.25]

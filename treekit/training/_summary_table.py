@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from treekit._text.describe import count, short_dtype
+from treekit._text.describe import count, describe_bytes, short_dtype
 from treekit._text.table import ROWS, Table, in_colours, left_out
 
 
@@ -81,8 +81,8 @@ class Summary:
         >>> import optax
         >>> from treekit.training import summary
         >>> summary(optax.sgd(0.1), {"w": jnp.ones(2), "b": jnp.ones(3)}).show()
-        leaf   array                     step  decay  state  bytes
-        (all)  f32, 2 leaves, 5 numbers  0.1   0             0
+        leaf   array            step  decay  state  bytes
+        (all)  2 leaves, 5 f32  0.1   0             0
         2 leaves, 0 not moving; 5 numbers, 20 bytes; state: 0 bytes
         """
         print(self._table().text(in_colours()))
@@ -107,8 +107,8 @@ def is_unmoved(row: Row) -> bool:
 
 def _last_line(totals: Mapping[str, int]) -> str:
     leaves, numbers = count(totals["leaves"], "leaf", "leaves"), count(totals["elements"], "number")
-    size, state = (count(totals[key], "byte") for key in ("bytes", "state_bytes"))
-    shared = f", including {totals['shared_bytes']:,} not tied to a leaf" if totals["shared_bytes"] else ""
+    size, state, shared = (describe_bytes(totals[key]) for key in ("bytes", "state_bytes", "shared_bytes"))
+    shared = f", {shared} shared" if totals["shared_bytes"] else ""
     return f"{leaves}, {totals['unmoved']:,} not moving; {numbers}, {size}; state: {state}{shared}"
 
 
@@ -136,13 +136,17 @@ def _group(leaves: Sequence[tuple[tuple[str, ...], Row]], depth: int) -> Iterato
 
 def _shared_cells(row: Row) -> tuple[str, ...]:
     """Return what is printed for a row, without its path, shape and bytes."""
-    state = ", ".join(f"{x.name} {short_dtype(x.dtype)}" for x in row.state)
+    names: dict[str, list[str]] = {}  # by dtype
+    for x in row.state:
+        names.setdefault(short_dtype(x.dtype), []).append(x.name)
+    state = ", ".join(" ".join([*of_one, dtype]) for dtype, of_one in names.items())
     kind = short_dtype(row.dtype) if row.dtype else row.type
     return kind, *("-" if x is None else f"{x:.3g}" for x in (row.step, row.decay)), state, row.note
 
 
 def _cells(path: str, rows: Sequence[Row]) -> tuple[str, ...]:
     kind, step, decay, state, note = _shared_cells(rows[0])
-    numbers = f", {sum(math.prod(row.shape) for row in rows):,} numbers" if rows[0].dtype else ""
-    array = rows[0].type if len(rows) == 1 else f"{kind}, {len(rows)} leaves{numbers}"
-    return path or "(all)", array, step, decay, state, f"{sum(row.bytes for row in rows):,}", note
+    numbers = f"{sum(math.prod(row.shape) for row in rows):,} " if rows[0].dtype else ""
+    array = rows[0].type if len(rows) == 1 else f"{len(rows)} leaves, {numbers}{kind}"
+    size = describe_bytes(sum(row.bytes for row in rows)).removesuffix(" bytes")
+    return path or "(all)", array, step, decay, state, size, note
