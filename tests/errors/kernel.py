@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
 from tests.errors.mistake import Mistake
 from treekit import optax as tko
@@ -152,6 +153,11 @@ MISTAKES: dict[str, Mistake] = {
         lambda: training.apply_gradients(SUMS, PARAMS, SUMS.init(PARAMS), PARAMS, rng=jax.random.key(0)),
         TypeError,
         "'rng'",
+    ),
+    "nothing to train": Mistake(
+        lambda: training.apply_gradients(ADAM, None, STATE, nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))[0]),
+        ValueError,
+        "GraphDef",
     ),
     "no gradient at all": Mistake(lambda: training.apply_gradients(ADAM, None, STATE, PARAMS), ValueError, "grads"),
 }

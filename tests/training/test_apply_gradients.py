@@ -64,6 +64,8 @@ class Buffers(eqx.Module):
 
 
 @pytest.mark.parametrize("params", [{}, {"n": 2, "f": jnp.tanh}, Buffers(jnp.ones(2))])
-def test_params_without_arrays_that_are_trained_have_no_gradient_to_miss(params: Any) -> None:
+def test_params_without_arrays_that_are_trained_raise_in_a_whole_step(params: Any) -> None:
     tx = tko.sgd(0.1)
-    assert not tk.tree_diff(training.apply_gradients(tx, None, tx.init(params), params)[0], params)
+    with pytest.raises(ValueError, match=type(params).__name__):
+        training.apply_gradients(tx, None, tx.init(params), params)
+    assert not tk.tree_diff(tko.apply_updates(params, tx.update(None, tx.init(params), params)[0]), params)

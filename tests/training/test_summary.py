@@ -202,6 +202,23 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
     ),
     "a round of rounds": (lambda: tko.MultiSteps(tko.MultiSteps(tko.sgd(0.5), 3), 2), SGD, SGD),
     "a flat round": (lambda: tko.flatten(tko.MultiSteps(tko.sgd(0.5), 3)), SGD, SGD),
+    "a round of sam": (
+        lambda: tko.contrib.sam(tko.adamw(0.5, weight_decay=0.25), tko.sgd(2.0)),
+        (0.5, 0.125, ""),
+        (0.5, 0.125, ""),
+    ),
+    "a longer round of Optax's sam": (
+        lambda: optax.contrib.sam(optax.sgd(0.5), optax.sgd(2.0), sync_period=3),
+        SGD,
+        SGD,
+    ),
+    "rounds of sam": (lambda: tko.MultiSteps(tko.contrib.sam(tko.sgd(0.5), tko.sgd(2.0)), 2), SGD, SGD),
+    "sam of rounds": (
+        lambda: tko.contrib.sam(tko.MultiSteps(tko.sgd(0.5), 3).gradient_transformation(), tko.sgd(2.0)),
+        SGD,
+        SGD,
+    ),
+    "sam beside steps": (lambda: split(tko.sgd(0.25), tko.contrib.sam(tko.sgd(0.5), tko.sgd(2.0))), (0.25, 0, ""), SGD),
     "noise": (lambda: split(tko.noisy_sgd(0.5, key=jax.random.key(1)), tko.sgd(0.5)), (0.5, None, "random"), SGD),
 }
 
@@ -447,10 +464,18 @@ def test_a_class_without_a_module() -> None:
 
 
 def test_nothing_to_optimize() -> None:
-    for model in ({}, {"f": jnp.tanh}, {"f": None}):
+    for model in ({}, {"f": jnp.tanh}, {"f": None}, nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))[0]):
         found = training.summary(tko.sgd(0.5), model)
         assert found.rows == ()
         assert str(found).splitlines()[1] == "0 leaves, 0 not moving; 0 numbers, 0 bytes; state: 0 bytes"
+        assert str(found).splitlines()[2:] == ["nothing is trained"]
+
+
+def test_it_says_so_if_nothing_is_trained() -> None:
+    frozen = tko.transforms.selective_transform(tko.adam(0.5), freeze_mask=dict.fromkeys(PARAMS, True))
+    warm_up = tko.sgd(lambda count: 0.5 * count)
+    for optimizer, is_trained in ((frozen, False), (tko.set_to_zero(), False), (warm_up, True), (tko.sgd(0.5), True)):
+        assert (training.summary(optimizer, PARAMS).note == "nothing is trained") is not is_trained
 
 
 def test_a_long_table_is_cut() -> None:

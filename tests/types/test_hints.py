@@ -171,8 +171,8 @@ def test_the_message_names_each_key_path_the_value_the_annotation_and_what_is_bo
     ]
     Holder = holder(a=Float[Array, "*batch n"], b=Float[Array, "{self.size} n"], size=int)
     assert refused(Holder(ones(1, 2, 3), np.ones(3, np.float32), 2)).splitlines()[1:-1] == [
-        "b   float32[3](numpy)   is not Float[Array,    (n=3, batch=(1, 2))",
-        "                        '{self.size} n']",
+        "b   float32[3](numpy)   is not Float[Array, '{self.size}     (n=3, batch=(1, 2))",
+        "                        n']",
     ]
 
 

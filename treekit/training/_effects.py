@@ -16,7 +16,10 @@ from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._frozen import find_frozen
 from treekit.training._round import Round, filled, take_round
 
-FROZEN = "frozen"  # the note of a leaf that does not move, whatever the gradients and params of such leaves are
+# The notes of leaves that are never trained: one that does not move, whatever the gradients and params of such leaves
+# are; and what an optimizer does not see.
+FROZEN, NO_GRADIENT, NO_PARAMETER, DECLARED = "frozen", "has no gradient", "not a parameter", "trainable=False"
+NEVER_TRAINED = (FROZEN, NO_GRADIENT, NO_PARAMETER, DECLARED)
 _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which a line search finds different steps
 
 
@@ -121,7 +124,7 @@ def _effect_of(sizes: _Sizes, changed: Mapping[str, _Sizes], is_frozen: bool, wh
 
 
 def _untrained(x: object) -> Effect:
-    return Effect(None, None, "has no gradient" if is_parameter(x) else "not a parameter")
+    return Effect(None, None, NO_GRADIENT if is_parameter(x) else NO_PARAMETER)
 
 
 def _are_alike(first: float | None, second: float | None) -> bool:

@@ -1,7 +1,9 @@
-"""Take one step of an optimizer, or a whole round of a MultiSteps, to see what it does to each leaf."""
+"""Take one step of an optimizer, or a whole round of a MultiSteps or sam, to see what it does to each leaf."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+import optax
 
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp, jtu
@@ -39,8 +41,8 @@ class Round(NamedTuple):
     """A round of equal gradients.
 
     Attributes:
-        updates: the update of each leaf; None for a leaf without one. For a leaf of a MultiSteps, that is the sum of
-            its updates until its own round ends; for any other, its first update.
+        updates: the update of each leaf; None for a leaf without one. For a leaf of a MultiSteps or sam, that is the
+            sum of its updates until its own round ends; for any other, its first update.
         steps: how many steps were taken: until all rounds had ended.
     """
 
@@ -51,7 +53,10 @@ class Round(NamedTuple):
 def take_round(
     tx: GradientTransformation[Any], params: Params, grads: Updates, state: OptState, curvature: float | None
 ) -> Round:
-    """Take steps until each MultiSteps in an optimizer has ended a round.
+    """Take steps until each MultiSteps and sam in an optimizer has ended a round.
+
+    The params stay as they are. So the last update of a round of sam is what the round does: there is nothing to take
+    back, and the updates before do not count.
 
     Args:
         tx: the optimizer.
@@ -63,15 +68,16 @@ def take_round(
     Raises:
         ValueError: a round does not end within a thousand steps, since it is longer, or since it is held.
     """
-    rounds = [(int(x.gradient_step), _accumulated_leaves(x, params)) for x in _multi_steps(state)]
+    rounds = [(int(x.gradient_step), _leaves_of(x.acc_grads, params)) for x in _multi_steps(state)]
     totals: list[Any] = [None] * jtu.tree_structure(params).num_leaves
     waiting = set(range(len(totals)))  # the leaves whose step is not over
     for i in range(_MOST_MINI_STEPS):
         updates, state = take_step(tx, params, grads, state, curvature)
-        for leaf in waiting:
+        astray = _astray(state, params)
+        for leaf in waiting - astray:
             if updates[leaf] is not None:
-                totals[leaf] = updates[leaf] if i == 0 else totals[leaf] + updates[leaf]
-        waiting = set[int]()
+                totals[leaf] = updates[leaf] if totals[leaf] is None else totals[leaf] + updates[leaf]
+        waiting = astray
         for (start, leaves), x in zip(rounds, _multi_steps(state), strict=True):
             if int(x.gradient_step) == start:
                 waiting |= leaves
@@ -96,12 +102,18 @@ def _multi_steps(state: OptState) -> Iterator[Any]:
         yield from _multi_steps(x.inner_opt_state)
 
 
-def _accumulated_leaves(state: Any, params: Params) -> set[int]:
-    """Return the positions of the leaves whose gradients a MultiSteps accumulates.
+def _astray(state: OptState, params: Params) -> set[int]:
+    """Return the positions of the leaves that a sam has moved away from their params, and will move back."""
+    moved = [x for x in states_in(state, optax.contrib.SAMState).values() if int(x.steps_since_sync)]
+    return {leaf for x in moved for leaf in _leaves_of(x.cache, params)}
 
-    Those are all leaves if its accumulators are not like the params, as inside of `optax.flatten`.
+
+def _leaves_of(part: OptState, params: Params) -> set[int]:
+    """Return the positions of the leaves for which a part of a state has arrays, such as accumulated gradients.
+
+    Those are all leaves if the part is not like the params, as inside of `optax.flatten`.
     """
-    found = {entry.param for entry in map_state(state.acc_grads, params)}
+    found = {entry.param for entry in map_state(part, params)}
     return {i for i, number in enumerate(numbers_of_leaves(params)) if None in found or number in found}
 
 

@@ -42,7 +42,7 @@ def apply_gradients(
     Raises:
         TypeError: `params` is None.
         ValueError: `grads` do not have the structure or the shapes of `params`; the message names the first key path.
-            Or no leaf has a gradient, and some could be trained.
+            Or no leaf has a gradient, perhaps since `params` has nothing to train.
         ValueError, TypeError: the optimizer fails, and `state` is not a state of this optimizer for these params; the
             message names the key path.
 
@@ -57,7 +57,13 @@ def apply_gradients(
     """
     if params is None:
         raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
-    if all(map(has_no_update, jtu.tree_leaves(grads))) and jtu.tree_leaves(trained(params)):
+    if all(map(has_no_update, jtu.tree_leaves(grads))):
+        if not jtu.tree_leaves(trained(params)):
+            raise ValueError(
+                f"nothing is trained: params, a {type(params).__qualname__}, has no floating-point array, or only some "
+                "that classes declare not trainable. If a filter made it, that filter selects nothing. For a module of "
+                "Flax NNX, pass nnx.state(model, nnx.Param), and not the GraphDef"
+            )
         raise ValueError(
             "grads has no gradient: each leaf is None or float0, so nothing would be trained. If you have partitioned "
             "the model, pass the gradients of the part that is trained. To freeze all of it, do not call the optimizer"

@@ -22,7 +22,7 @@ from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.state_map import Entry, map_state, numbers_of_leaves
 from treekit.optax._kernel.transformation import GradientTransformation
-from treekit.training._effects import FROZEN, Effect, find_effects
+from treekit.training._effects import DECLARED, FROZEN, NEVER_TRAINED, Effect, find_effects
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
 from treekit.training._round import filled
 from treekit.training._summary_table import Accumulator, Row, Summary, is_unmoved
@@ -47,9 +47,9 @@ def summary(
     to see the rates then. A leaf that does not move is "frozen" if its update depends on neither its gradient nor its
     param.
 
-    For the leaves of a `MultiSteps`, a step is a round of equal gradients, of a thousand at most: the sum of its
-    updates. From a state within a round, it is the rest of the round. Clipping by the global norm clips the ones too,
-    so that all steps are smaller than the rates by the same factor.
+    For the leaves of a `MultiSteps` or `sam`, a step is a round of equal gradients, of a thousand at most: the sum of
+    its updates. From a state within a round, it is the rest of the round. Clipping by the global norm clips the ones
+    too, so that all steps are smaller than the rates by the same factor.
 
     Args:
         optimizer: a transformation of treekit, of plain Optax or your own, or a `MultiSteps`.
@@ -119,7 +119,10 @@ def summary(
         effects = [x if x.note == FROZEN else x._replace(decay=None) for x in effects]
     arrays = _arrays_by_param(start, entries)
     rows, keys = _rows(params, effects, arrays)
-    return Summary(tuple(rows), _totals(rows, arrays), _NOTE_OF_LATER_STATE if is_later else "", tuple(keys))
+    note = _NOTE_OF_LATER_STATE if is_later else ""
+    if all(row.note in NEVER_TRAINED for row in rows):
+        note = "nothing is trained"
+    return Summary(tuple(rows), _totals(rows, arrays), note, tuple(keys))
 
 
 def _rows(
@@ -135,7 +138,7 @@ def _rows(
             continue
         shape, dtype = (shape_of(x), str(dtype_of(resolve_array(x)))) if is_parameter(x) else ((), "")
         kind = describe(untyped.ShapeDtypeStruct(shape, dtype) if dtype else x)
-        note = "trainable=False" if frozen[i] else effect.note
+        note = DECLARED if frozen[i] else effect.note
         state = tuple(arrays.get(i, ()))
         rows.append(Row(path_name(path), kind, shape, dtype, effect.step, effect.decay, state, note))
         keys.append(tuple(map(key_name, path)))

@@ -63,7 +63,7 @@ class Summary:
         totals: of the leaves that can be parameters, the counts "leaves", "unmoved" (the step does not change them,
             with a gradient or without) and "elements"; the "bytes" of the params, the "state_bytes", and the
             "shared_bytes" of state that does not belong to one leaf (counts, hyperparameters).
-        note: a remark on all rows, or "".
+        note: a remark on all rows, such as "nothing is trained", or "".
     """
 
     rows: tuple[Row, ...]
