@@ -11,17 +11,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
 from jax.core import Tracer
 
-from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number, issubdtype, resolve_array
+from treekit._base.dtype import ARRAYS, dtype_of, has_dtype, is_number
 from treekit._base.flax import is_variable
-from treekit._base.jax import is_ref, jnp, jtu, untyped
-from treekit._base.memory import is_deleted
-from treekit._base.predicates import is_array, is_parameter, is_traced
+from treekit._base.jax import is_ref, jtu, untyped
+from treekit._base.predicates import is_parameter
 from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
+from treekit._show.statistics import measure, together
 from treekit._text.describe import count, describe, describe_bytes, describe_function, describe_value, refuse_class
 from treekit._text.table import Table, left_out
 
@@ -163,7 +161,7 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
     values = [x for _, x in named]
     leaves = [_leaf(name, x) for name, x in named]
     if stats:
-        leaves = [leaf._replace(**measured) for leaf, measured in zip(leaves, _measure(values), strict=True)]
+        leaves = [leaf._replace(**measured) for leaf, measured in zip(leaves, measure(values), strict=True)]
     leaves = _with_notes(leaves, values)
 
     lines: list[Row] = []
@@ -252,19 +250,7 @@ def _total(name: str, kind: str, leaves: Sequence[Row]) -> Row:
         bytes=sum(leaf.bytes for leaf in leaves),
         sharding=shardings[0] if is_one else None,
     )
-    measured: list[Any] = [leaf for leaf in leaves if leaf.nans is not None]
-    if not measured:
-        return row
-    row = row._replace(nans=sum(leaf.nans for leaf in measured), infs=sum(leaf.infs for leaf in measured))
-    finite = [(leaf, leaf.numbers - leaf.nans - leaf.infs) for leaf in measured]
-    number = sum(count for _, count in finite)
-    if not number:
-        return row
-    parts = [(leaf, count / number) for leaf, count in finite if count]
-    mean = sum(leaf.mean * share for leaf, share in parts)
-    # hypot does not overflow where a square would.
-    distances = [length * math.sqrt(share) for leaf, share in parts for length in (leaf.std, abs(leaf.mean - mean))]
-    return row._replace(mean=mean, std=math.hypot(*distances))
+    return row._replace(**together(leaves))
 
 
 def _with_notes(rows: list[Row], leaves: list[Any]) -> list[Row]:
@@ -294,64 +280,3 @@ def _sharding(x: Any) -> Any:
     """Return the sharding of an array over several devices, or None."""
     sharding = None if isinstance(x, Tracer) else getattr(x, "sharding", None)
     return sharding if sharding is not None and sharding.num_devices > 1 else None
-
-
-def _measure(leaves: Sequence[object]) -> list[dict[str, Any]]:
-    """Return `mean`, `std`, `nans` and `infs` of each array of numbers whose values are known; {} for other leaves.
-
-    Arrays of JAX are measured on their devices, and all results are copied to the host at once. Arrays of NumPy are
-    measured on the host, since JAX would narrow those of 64 bits.
-    """
-    arrays: dict[int, Any] = {i: resolve_array(x) if is_ref(x) else x for i, x in enumerate(leaves)}
-    arrays = {i: x for i, x in arrays.items() if is_array(x) and not is_traced(x) and not is_deleted(x)}
-    with jax.ensure_compile_time_eval():  # in a traced function, these arrays are constants
-        # One program for all arrays would take minutes to compile for a thousand of them. This is one for each shape.
-        moments: dict[int, Any] = {
-            i: _moments_on_devices(x, jnp, jax.dtypes.canonicalize_dtype(float))
-            if isinstance(x, jax.Array)
-            else _moments(np.asarray(x), np, np.float64)
-            for i, x in arrays.items()
-            if is_number(x.dtype)
-        }
-        moments = untyped.device_get(moments)
-    measured: list[dict[str, Any]] = [{} for _ in leaves]
-    for i, (counts, (std, *means)) in moments.items():
-        nans, infs = map(int, counts)
-        measured[i] = {"nans": nans, "infs": infs}
-        if arrays[i].size > nans + infs:
-            mean = complex(*map(float, means)) if len(means) > 1 else float(means[0])
-            measured[i] |= {"mean": mean, "std": float(std)}
-    return measured
-
-
-def _moments(x: Any, xp: Any, real: Any) -> tuple[Any, Any]:
-    """Return the number of NaNs and infinities; and of the other numbers the standard deviation and the mean.
-
-    Args:
-        x: an array.
-        xp: `numpy` or `jax.numpy`.
-        real: the dtype to compute in.
-
-    Returns:
-        Two arrays. A complex mean is two numbers, its real and its imaginary part.
-    """
-    is_complex = issubdtype(x.dtype, np.complexfloating)
-    parts = (xp.stack([xp.real(x), xp.imag(x)]) if is_complex else x[None]).astype(real)
-    axes = tuple(range(1, parts.ndim))
-    is_nan = xp.isnan(parts).any(0)
-    is_inf = xp.isinf(parts).any(0) & ~is_nan
-    is_finite = ~(is_nan | is_inf)
-    number = xp.maximum(xp.sum(is_finite), 1).astype(real)
-    parts = xp.where(is_finite[None], parts, 0)
-    # Sums and squares neither overflow nor vanish in units of a power of two near the largest number.
-    largest = xp.max(xp.abs(parts), initial=0)
-    bound = 3 * np.finfo(real).maxexp // 4
-    unit = xp.exp2(xp.clip(xp.floor(xp.log2(xp.where(largest > 0, largest, 1))), -bound, bound))
-    parts = parts / unit
-    means = xp.sum(parts, axes, keepdims=True) / number
-    squares = xp.where(is_finite[None], (parts - means) ** 2, 0)
-    std = xp.sqrt(xp.sum(squares) / number)
-    return xp.stack([xp.sum(is_nan), xp.sum(is_inf)]), xp.stack([std, *means.ravel()]) * unit
-
-
-_moments_on_devices: Any = untyped.jit(_moments, static_argnums=(1, 2))
