@@ -373,7 +373,7 @@ def fine_tune(
 
     total, rest = task.rounds * ACCUMULATE, ACCUMULATE // 2  # of the round in which the run is stopped
     stop = task.rounds // 2 * ACCUMULATE + ACCUMULATE - rest
-    with tqdm(total=total, desc="treekit", unit="micro-batch", disable=None) as progress:
+    with tqdm(total=total, desc="treekit", ncols=80, unit="micro-batch", disable=None) as progress:
         run = go_on(start(), stop)
         with tempfile.TemporaryDirectory() as folder:
             save(run, Path(folder) / "run.safetensors")
@@ -421,7 +421,7 @@ def fine_tune_plainly(task: Task, params: nnx.State[Any, Any], losses: list[floa
     average_state: Any = ema.init(params)
     average: Any = params
     key = jax.random.key(0)
-    for _ in tqdm(range(task.rounds), desc="plain Optax", unit="round", disable=None):
+    for _ in tqdm(range(task.rounds), desc="plain Optax", ncols=80, unit="round", disable=None):
         for _ in range(ACCUMULATE):
             params, state, key, value = step(params, state, key)
             losses.append(float(value))

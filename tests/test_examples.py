@@ -1,5 +1,6 @@
 """The programs in examples/ that need nothing but this machine run to their end."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -14,11 +15,23 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(folder: Path, *names: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the first of these programs where it finds the others, and writes a picture next to them."""
+    """Run the first of these programs where it finds the others, and writes a picture next to them.
+
+    The tables that it prints fit 80 columns.
+    """
     for name in (*names, "_program.py"):
         shutil.copy(ROOT / "examples" / name, folder)
     line = [sys.executable, str(folder / names[0]), *options]
-    return subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    done = subprocess.run(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert [x for x in done.stdout.splitlines() if "  " in x.strip() and len(x) > 80] == []
+    return done
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_progress_bars_fit_80_columns(path: Path) -> None:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    bars = [ast.unparse(node) for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "tqdm"]
+    assert [bar for bar in bars if "ncols=80" not in bar] == []
 
 
 @pytest.mark.slow
