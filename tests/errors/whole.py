@@ -66,14 +66,24 @@ MISTAKES: dict[str, Mistake] = {
     },
     "a hyperparameter that became None": Mistake(partial(step, INJECTED, WITHOUT_B1), StateError, "hyperparams.b1"),
     "a module of NNX that shares a variable": Mistake(
-        lambda: ADAM.init([NNX, NNX]), TypeError, "nnx.state(model, nnx.Param)"
+        lambda: ADAM.init([NNX, NNX]), TypeError, "a variable Param that is in 2 places, 0.bias, 1.bias"
+    ),
+    "the nnx.State of nnx.grad for a module": Mistake(
+        lambda: ADAM.update(nnx.state(NNX), ADAM.init(NNX), NNX), ValueError, "jax.grad(loss, allow_int=True)"
     ),
     "a module of NNX in update": Mistake(
         lambda: ADAM.update(NNX, ADAM.init(nnx.state(NNX, nnx.Param)), NNX), StateError, "nnx.state(model, nnx.Param)"
     ),
-    "a module of NNX that is no pytree": Mistake(lambda: ADAM.init(NoTree()), TypeError, "nnx.state(model, nnx.Param)"),
+    "a module of NNX that is not a pytree": Mistake(
+        lambda: ADAM.init({"net": NoTree(), **PARAMS}), TypeError, "NoTree at net, whose class is not a pytree"
+    ),
     "a class of variables in a mask for values": Mistake(
         lambda: tk.path_mask(nnx.Param)(nnx.State({"w": jnp.ones(2)})), ValueError, "path_mask(Param)(nnx.state(model"
+    ),
+    "a class of variables in a table of param_groups for values": Mistake(
+        lambda: training.param_groups(tko.adam, {nnx.Param: {"b1": 0.5}}, 0.1).init(nnx.State({"w": jnp.ones(2)})),
+        ValueError,
+        "path_mask(*treekit.tree_find(model, Param))",
     ),
     "a mask function that asks for a class of variables": Mistake(
         lambda: tko.masked(ADAM, of_class).init(nnx.State({"w": nnx.Param(jnp.ones(2))})), ValueError, "nnx.state(model"

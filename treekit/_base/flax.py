@@ -10,12 +10,6 @@ from treekit._base.types import PyTree
 def is_variable(x: object) -> bool:
     """Whether `x` is a node of Flax whose only child is `value`: a variable, or Linen's box, `Partitioned`."""
     cls: Any = type(x)
-    return _holds_one_value(cls)
-
-
-@functools.lru_cache(1_000)  # asked of each node; classes that are not used any more are forgotten
-def _holds_one_value(cls: Any) -> bool:
-    """Whether the instances of a class are such nodes."""
     return _has_base(cls, "flax.", "Variable", "VariableState", "Partitioned")
 
 
@@ -24,46 +18,33 @@ def is_rng_variable(x: object) -> bool:
     return is_variable(x) and any(base.__name__ == "RngState" for base in type(x).__mro__)
 
 
-# Besides its parameters, a module has running statistics, caches, values that were sown, and random streams.
-_NO_PARAMETERS = ("BatchStat", "Cache", "Intermediate", "Perturbation", "RngState", "MetricState")
-
-
-@functools.lru_cache(1_000)
 def is_variable_class(cls: Any) -> bool:
-    """Whether a class is one of Flax's variables."""
+    """Whether a class is one of NNX's variables."""
     return _has_base(cls, "flax.nnx.", "Variable")
+
+
+def is_param(cls: Any) -> bool:
+    """Whether a class of variables is `Param`, or inherits from it: what `nnx.grad` differentiates by default."""
+    return _has_base(cls, "flax.nnx.", "Param")
 
 
 @functools.lru_cache(1_000)
 def is_no_parameter(cls: Any) -> bool:
     """Whether a class of variables is one, or inherits from one, that Flax has for what is not a parameter.
 
-    `Variable` itself is one: the tables of `nnx.RoPE` are. A user's class that inherits from it is not.
+    These are all of its own but `Param`: for running statistics, caches, values that were sown, random streams, metrics
+    and states of optimizers. `Variable` itself is one too: the tables of `nnx.RoPE` are. A user's class that inherits
+    from `Variable` directly is not.
     """
-    is_plain = cls.__name__ == "Variable" and cls.__module__.startswith("flax.nnx.")
-    return is_plain or _has_base(cls, "flax.nnx.", *_NO_PARAMETERS)
-
-
-@functools.lru_cache(1_000)
-def is_param(cls: Any) -> bool:
-    """Whether a class of variables is `Param`, or inherits from it: what `nnx.grad` differentiates by default."""
-    return _has_base(cls, "flax.nnx.", "Param")
+    if not is_variable_class(cls) or is_param(cls):
+        return False
+    nearest = next(base for base in cls.__mro__ if base.__module__.startswith("flax."))
+    return nearest is cls or nearest.__name__ != "Variable"
 
 
 def variable_class(x: object) -> Any:
     """Return the class of a variable of Flax, also of one that is a leaf; of any other object, its own class."""
     return getattr(x, "var_type", type(x)) if is_hijax_variable(x) else type(x)
-
-
-def shared_variable(tree: PyTree) -> Any:
-    """Return a variable of Flax that may be trained and occurs twice, of which JAX would make two; None without one."""
-    seen = set[int]()
-    for x in jtu.tree_leaves(tree, is_leaf=is_variable):
-        if (is_variable(x) or is_hijax_variable(x)) and not is_no_parameter(variable_class(x)):
-            if id(x) in seen:
-                return x
-            seen.add(id(x))
-    return None
 
 
 def is_nnx_module(x: object) -> bool:
@@ -92,6 +73,7 @@ def is_of_nnx_optimizer(x: object) -> bool:
     return is_variable(x) and any(base.__name__ == "OptState" for base in type(x).__mro__)
 
 
+@functools.lru_cache(4_000)  # asked of each node; classes that are not used any more are forgotten
 def _has_base(cls: type[Any], module: str, *names: str) -> bool:
     """Whether a class, or one that it inherits from, has one of these names and is of a module that begins so."""
     return any(base.__name__ in names and base.__module__.startswith(module) for base in cls.__mro__)

@@ -257,11 +257,16 @@ def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found]
 def _no_variables(name: str, cls: Any, *, are_rows: bool) -> ValueError:
     """Return the error of a class of variables that a tree of their values cannot have, even if it is not strict."""
     selector = f"{{{cls.__name__}: label}}, default=other" if are_rows else cls.__name__
+    advice = (
+        f"Pass it what {name} returns for the variables, which fits both by name: "
+        f"{name}({selector})(nnx.state(model, nnx.Param))"
+    )
+    if name not in ("path_mask", "path_labels"):  # which returns an optimizer
+        advice = f"Select them by name: path_mask(*treekit.tree_find(model, {cls.__name__}))"
     return ValueError(
         f"{name}: which values are of variables of the class {cls.__qualname__} is not known, since the tree is an "
         "nnx.State of values without their variables. nnx.Optimizer passes variables to init, and their values to "
-        f"update. Pass it what {name} returns for the variables, which fits both by name: "
-        f"{name}({selector})(nnx.state(model, nnx.Param))"
+        f"update. {advice}"
     )
 
 

@@ -12,7 +12,7 @@ from treekit._base.predicates import is_inexact_array, is_narrow, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.diff import STRUCTURE, Difference, TreeDiff, tree_diff
-from treekit._names.key_path import path_name
+from treekit._names.key_path import flatten_with_names
 from treekit._text.describe import describe_error
 from treekit.testing._case import (
     AFTER,
@@ -65,8 +65,7 @@ def _other_updates(case: Case, run: Run) -> str:
 
     An update may be None where there is a gradient: for a field that its class declares not to be trained.
     """
-    leaves = jtu.tree_flatten_with_path(run.updates, is_leaf=is_none)[0]
-    frozen = {path_name(path) for path, update in leaves if update is None}
+    frozen = {name for name, update in flatten_with_names(run.updates, is_none) if update is None}
     expected = _expected_updates(case.grads, case.params)
     wanted, updates = by_path(expected), by_path(run.updates)
 

@@ -24,7 +24,7 @@ from treekit.optax._kernel.passed import passing
 from treekit.optax._kernel.sharding import shard_alike
 from treekit.optax._kernel.state_map import map_state
 from treekit.optax._kernel.taken import check_keys_are_taken
-from treekit.optax._kernel.trained import check_params, check_something_is_trained, flatten
+from treekit.optax._kernel.trained import check_nothing_is_shared, check_params, check_something_is_trained, flatten
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, is_own, with_core
 
 
@@ -48,6 +48,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
         check_params(params)
         flat = flatten(params)
         check_something_is_trained(flat)
+        check_nothing_is_shared(flat)
         arrays = flat.inside()
         try:
             with passing(arrays):

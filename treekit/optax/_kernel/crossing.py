@@ -9,7 +9,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.memory import unshared
 from treekit._base.predicates import is_parameter
 from treekit._base.states import is_of_optax
-from treekit._base.types import OptState, Params, Updates
+from treekit._base.types import LeafPredicate, OptState, Params, PyTree, Updates
 from treekit._compare.prefix import flatten_updates, updates_mismatch
 from treekit._names.key_path import leaf_path_text, path_text
 from treekit._text.describe import describe, describe_value
@@ -36,7 +36,7 @@ class Crossing:
     Raises:
         ValueError: the updates have another structure or other shapes than the params; the message names the key path.
         TypeError: there is a gradient for what cannot be trained; or one is not an array, or complex where the param is
-            real. A gradient for a field that its class declares not to be trained is left out.
+            real. A gradient for what a class declares not to be trained is left out.
     """
 
     def __init__(self, updates: Updates, params: Params, extra: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
     try:
         parts = flatten_updates(flat.treedef, updates)
     except ValueError as error:
-        of_nnx = is_nnx_state(updates) and is_nnx_module(flat.tree)
+        of_nnx = _has(is_nnx_state, updates) and _has(is_nnx_module, flat.tree)
         raise ValueError(
             f"{error}. update takes (updates, state, params), in this order, and updates have the structure of the "
             "params" + ". nnx.grad returns an nnx.State, and jax.grad(loss, allow_int=True) a module" * of_nnx
@@ -152,6 +152,11 @@ def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
         elif x is not None and not (are_toys and isinstance(x, int)):
             _check_no_gradient(flat, i, x)
     return gradients
+
+
+def _has(is_node: LeafPredicate, tree: PyTree) -> bool:
+    """Whether a tree has a node for which the predicate holds."""
+    return any(map(is_node, jtu.tree_leaves(tree, is_leaf=is_node)))
 
 
 def _check_gradient(flat: Flat, i: int, x: Any, has_params: bool) -> None:
@@ -170,8 +175,8 @@ def _check_gradient(flat: Flat, i: int, x: Any, has_params: bool) -> None:
 
 
 def _check_no_gradient(flat: Flat, i: int, x: Any) -> None:
-    """Raise an error if the i-th leaf, which is not trained, has a gradient; if its class froze it, that is dropped."""
-    if is_parameter(x) and not flat.can_train[i]:
+    """Raise an error if the i-th leaf, which is not trained, has a gradient; if a class froze it, that is dropped."""
+    if is_parameter(x) and not flat.is_frozen[i]:
         raise TypeError(
             f"there is a gradient ({describe(x)}) at {_path(flat, i)}, which is {describe(flat.leaves[i])}, and is not "
             "trained: only floating-point and complex arrays are. Pass None as its gradient; or, to train it, make it "

@@ -4,14 +4,15 @@
 inside, except that a MaskedNode stays one.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import optax
 
 from treekit._base.dtype import has_dtype, stands_for_array
-from treekit._base.flax import is_nnx_module, shared_variable, variable_class
-from treekit._base.jax import jtu
+from treekit._base.flax import is_nnx_module, is_variable, variable_class
+from treekit._base.jax import is_hijax_variable, jtu
 from treekit._base.memory import owned
 from treekit._base.predicates import is_numeric_array, is_parameter
 from treekit._base.states import is_known_state
@@ -39,7 +40,8 @@ class Flat(NamedTuple):
         leaves: its leaves.
         arrays: the same, with the array of each reference, and an array for each Python number that can be trained.
         can_train: for each leaf, whether it can be trained.
-        is_trained: for each leaf, whether it is trained: it can be, and no class declares that it is not.
+        is_frozen: for each leaf, whether a class around it declares that it is not trained.
+        is_trained: for each leaf, whether it is trained: it can be, and is not frozen.
     """
 
     tree: Params
@@ -47,6 +49,7 @@ class Flat(NamedTuple):
     leaves: list[Any]
     arrays: list[Any]
     can_train: list[bool]
+    is_frozen: list[bool]
     is_trained: list[bool]
 
     def inside(self, parts: Iterable[Any] | None = None) -> Any:
@@ -73,27 +76,19 @@ def flatten(tree: Params, *, are_updates: bool = False) -> Flat:
     arrays = as_arrays(leaves, can_train)
     if are_updates:
         can_train = list(map(is_numeric_array, arrays))
-    is_trained = can_train
-    if any(map(declares, classes)):
-        frozen = declared_frozen(tree, is_hole)
-        is_trained = [x and not is_frozen for x, is_frozen in zip(can_train, frozen, strict=True)]
-    return Flat(tree, treedef, leaves, arrays, can_train, is_trained)
+    is_frozen = declared_frozen(tree, is_hole) if any(map(declares, classes)) else [False] * len(leaves)
+    is_trained = [x and not y for x, y in zip(can_train, is_frozen, strict=True)]
+    return Flat(tree, treedef, leaves, arrays, can_train, is_frozen, is_trained)
 
 
 def check_params(params: Params) -> None:
-    """Raise a TypeError for what a user may mistake for params: a class, a state; or if they share a variable."""
-    if is_nnx_module(params) and not isinstance(params, type) and jtu.all_leaves([params]):
-        raise TypeError(
-            f"init received the module {type(params).__name__} of Flax NNX, whose class is no pytree: pass "
-            "nnx.state(model, nnx.Param), to init and to update"
-        )
-    if (shared := shared_variable(params)) is not None:
-        places = [name for name, x in walk(params) if x is shared]
-        raise TypeError(
-            f"init received a {variable_class(shared).__name__} that occurs {len(places)} times, at "
-            f"{listed(places)}: JAX's transforms, and apply_updates, make a variable of each, which train apart. Pass "
-            "nnx.state(model, nnx.Param), which has it once, to init and to update, and nnx.merge it in the loss"
-        )
+    """Raise a TypeError for what a user may mistake for params: a class, a state, a module that is not a pytree."""
+    for i, x in enumerate(jtu.tree_leaves(params)):
+        if is_nnx_module(x) and not isinstance(x, type):
+            raise TypeError(
+                f"init received a module of Flax NNX, {type(x).__name__} at {leaf_path_text(params, i)}, whose class "
+                "is not a pytree: pass nnx.state(model, nnx.Param), to init and to update"
+            )
     if params is not None and jtu.all_leaves([params]) and not is_parameter(params):
         advice = "an instance of this class" if isinstance(params, type) else "a pytree with arrays"
         raise TypeError(
@@ -125,6 +120,29 @@ def check_something_is_trained(flat: Flat) -> None:
             "trained. Make what you want to train such an array, jnp.asarray(x, float); if an object has an array, "
             "register its class, with treekit.node or treekit.register_node, or pass the array"
         )
+
+
+def check_nothing_is_shared(flat: Flat) -> None:
+    """Raise a TypeError if a variable of Flax that is trained occurs twice: JAX would make two of it."""
+
+    def is_part(x: object) -> bool:
+        return is_hole(x) or is_variable(x)
+
+    parts = jtu.tree_leaves(flat.tree, is_leaf=is_part)
+    variables = Counter(id(x) for x in parts if is_variable(x) or is_hijax_variable(x))
+    if variables.total() == len(variables):  # as in most trees
+        return
+    answers = iter(flat.is_trained)
+    for x in parts:
+        is_trained = any([next(answers) for _ in jtu.tree_leaves(x, is_leaf=is_hole)])
+        if is_trained and variables[id(x)] > 1:
+            places = [name for name, y in walk(flat.tree) if y is x]
+            raise TypeError(
+                f"init received a variable {variable_class(x).__name__} that is in {len(places)} places, "
+                f"{listed(places)}: JAX's transforms, and apply_updates, make a variable of each, which train apart. "
+                "Pass nnx.state(model, nnx.Param), which has it once, to init and to update, and nnx.merge it in the "
+                "loss"
+            )
 
 
 def _looks_like_array(x: object) -> bool:

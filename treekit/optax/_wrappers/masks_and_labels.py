@@ -26,19 +26,21 @@ _LONGEST = 60  # columns for a label in an error
 def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> FittedSpec:
     """Resolve a spec, and fit it to the params inside; an error says how to make one that fits."""
     hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
-    if has_variables(params):
+    if of_variables := has_variables(params):
         hint = (
             f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a function "
             "that uses jax.tree.map"
         )
     asked = as_passed(params)
     fitted = fit_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}", asked=asked)
-    if is_nnx_state(asked) and callable(spec) and jtu.all_leaves([spec]) and not isinstance(spec, TreeSpec):
-        answers = _answers(fitted)
-        of_values = answers
+    is_function = callable(spec) and jtu.all_leaves([spec]) and not isinstance(spec, TreeSpec)
+    if is_function and of_variables and is_nnx_state(asked):
+        # nnx.Optimizer throws the classes of the variables away before it calls update, and a mask of weight decay has
+        # no state that would tell: so only a second answer can show that a function depends on them.
+        answers = of_values = _answers(fitted)
         with contextlib.suppress(Exception):  # one that cannot take values raises in an update that has only those
             of_values = _answers(fit_spec(spec, values_of_variables(params), is_spec_leaf=is_spec_leaf, name=name))
-        if not any(map(is_traced, answers + of_values)) and answers != of_values:
+        if any(map(_differ, answers, of_values)):
             raise ValueError(
                 f"the function given as {name} selects other params in a state of Flax's variables than in one of "
                 "their values. nnx.Optimizer passes variables to init, and values to update. Pass what it returns for "
@@ -50,6 +52,12 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
 def _answers(fitted: FittedSpec) -> list[Any]:
     """Return the value of a spec for each leaf of the params."""
     return [x for x, part in fitted.pairs for _ in jtu.tree_leaves(part)]
+
+
+def _differ(x: Any, y: Any) -> bool:
+    """Whether two values of a spec differ: bools, labels, rates; of functions and traced values this is not known."""
+    is_known = not (callable(x) or is_traced(x) or is_traced(y))
+    return is_known and not np.array_equal(x, y)
 
 
 class MaskFunction:
