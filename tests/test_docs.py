@@ -12,6 +12,7 @@ import builtins
 import itertools
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -37,7 +38,9 @@ PAGES = [
     *sorted(ROOT.glob("docs/**/*.md")),
     *sorted(ROOT.glob("benchmarks/results/*.md")),
 ]
-FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<code>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE
+)  # indented in a tab
 ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| `(?P<code>[^|]+)` \| `(?P<gives>.+)` \| \[[^|]+\) \|$", re.MULTILINE)
 NAME = re.compile(r"^\| \[`(?P<name>[\w.]+)`\]\(\.\./\.\./(?P<file>[^)]+)\) \|.*\]\(\.\./\S+\) \|$", re.MULTILINE)
 RAISES = re.compile(r"# raises (?P<error>\w+): (?P<text>.+)$")
@@ -54,7 +57,7 @@ def line_of(match: re.Match[str]) -> int:
 
 def pieces(page: Path) -> Iterator[tuple[int, str]]:
     """The first line of each block and row, and its code, which says for a row what it gives."""
-    blocks = [(line_of(match), match["code"]) for match in fences(page) if match["language"] == "python"]
+    blocks = [(line_of(x), textwrap.dedent(x["code"])) for x in fences(page) if x["language"] == "python"]
     rows = [(line_of(x), f"{x['code']}  # gives {x['gives']}") for x in ROW.finditer(page.read_text(encoding="utf-8"))]
     yield from sorted([*blocks, *((line, code.replace(r"\|", "|")) for line, code in rows)])
 
@@ -62,7 +65,9 @@ def pieces(page: Path) -> Iterator[tuple[int, str]]:
 def outputs(page: Path) -> dict[int, str]:
     """What blocks of Python print, by their first lines: the block of text after them."""
     pairs = itertools.pairwise(fences(page))
-    return {line_of(x): y["code"] for x, y in pairs if (x["language"], y["language"]) == ("python", "text")}
+    return {
+        line_of(x): textwrap.dedent(y["code"]) for x, y in pairs if (x["language"], y["language"]) == ("python", "text")
+    }
 
 
 def raises(error: str, text: str) -> AbstractContextManager[pytest.ExceptionInfo[BaseException]]:

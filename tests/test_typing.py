@@ -48,7 +48,7 @@ def not_to_be_accepted(page: Path, setting: str) -> set[int]:
             lines |= set(range(first, first + len(code)))
         for i, line in enumerate(code):
             if "# raises " in line:
-                lines |= {first + i, first + i - 1} if line.startswith("#") else {first + i}
+                lines |= {first + i, first + i - 1} if line.lstrip().startswith("#") else {first + i}
     return lines
 
 

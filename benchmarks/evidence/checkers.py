@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import textwrap
 import venv
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,9 @@ STRICT = ("mypy", "pyright strict")
 # What pyright says of a line besides a mistake: it is an expression, or a name, that is there for its type only.
 BESIDES = ("reportUnused", "reportUnknown")
 FENCE = re.compile(
-    r"^(?:<!-- types: (?P<marker>[^\n]*) -->\n+)?```(?P<language>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"^(?: *<!-- types: (?P<marker>[^\n]*) -->\n+)?"
+    r"(?P<indent> *)```(?P<language>[^\n]*)\n(?P<code>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
 )
 # A page is a notebook: names are used again for other values, and functions have no annotations.
 NOTEBOOK = "# mypy: allow-redefinition-new, local-partial-types, allow-untyped-defs, allow-untyped-calls\n"
@@ -107,7 +110,7 @@ def write_pages(pages: Iterable[Path], folder: Path) -> None:
         for block in FENCE.finditer(text):
             if block["language"] == "python":
                 before = text.count("\n", 0, block.start("code"))
-                lines += [""] * (before - len(lines)) + block["code"].splitlines()
+                lines += [""] * (before - len(lines)) + textwrap.dedent(block["code"]).splitlines()
         if len(lines) > 1:
             (folder / f"page_{page.stem}.py").write_text("\n".join(lines) + "\n")
 
