@@ -73,10 +73,16 @@ def test_graft_takes_back_what_was_saved(name: str, through: Any, tmp_path: Path
         same(x, y)
 
 
+def is_number(x: Any) -> bool:
+    """Whether a leaf is an array of numbers or bools."""
+    return tk.is_array(x) and (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool)
+
+
 @given(trees())
 def test_it_has_the_arrays_of_any_tree_in_order(tree: Any) -> None:
-    leaves = filter(tk.is_array, jax.tree.leaves(tree))
-    arrays = [x for x in leaves if jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool]
+    """And its Python numbers that are trained."""
+    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(tk.trainable(tree)), strict=True)
+    arrays = [jnp.asarray(x) if isinstance(x, (float, complex)) else x for x, trained in pairs if trained or is_number(x)]
     found = tk.to_state_dict(tree)
     assert len(found) == len(arrays) and all(isinstance(x, np.ndarray) for x in found.values())
     for x, y in zip(found.values(), arrays, strict=True):
@@ -97,7 +103,7 @@ def test_a_list_that_does_not_end_in_an_array_has_its_length(last: Any) -> None:
 
 
 def test_what_files_do_not_have_is_left_out() -> None:
-    tree = {"f": jax.nn.relu, "k": jax.random.key(0), "n": 1, "none": None, "p": 0.5, "s": "x", "w": jnp.ones(2)}
+    tree = {"f": jax.nn.relu, "k": jax.random.key(0), "n": 1, "none": None, "p": True, "s": "x", "w": jnp.ones(2)}
     assert list(tk.to_state_dict(tree)) == ["w"]
 
 

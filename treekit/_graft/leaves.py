@@ -19,7 +19,7 @@ from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
 from treekit._text.describe import describe
-from treekit._trained.leaves import numbers_as_arrays
+from treekit._trained.leaves import which_can_be_trained
 
 Names = tuple[str, ...]
 Group = tuple[Names, Names]  # keys and labels of states, as in `StateNode`
@@ -107,7 +107,7 @@ class Leaf:
 
 
 def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
-    """Return the leaves of a tree that are arrays or numbers, in order; numbers that can be trained count as arrays.
+    """Return the leaves of a tree that are arrays or numbers, in order.
 
     If their values are read, so are the tensors of other libraries, references, and what is in mappings such as files.
     """
@@ -115,7 +115,8 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
     positions = itertools.count()
     # The nodes to visit, from the last: their names with a dot, the keys that lead there, the states that they are in,
     # and whether a strict graft may ask for them.
-    todo: list[tuple[Any, str, Names, StateNode, bool]] = [(numbers_as_arrays(tree), "", (), StateNode(), True)]
+    todo: list[tuple[Any, str, Names, StateNode, bool]] = [(tree, "", (), StateNode(), True)]
+    can_train = [] if are_read else which_can_be_trained(tree, jtu.tree_leaves(tree))
     while todo:
         x, start, keys, state, is_asked = todo.pop()
         name = start[:-1]
@@ -147,7 +148,8 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
                 "that has a dot"
             )
         # A key may stay as it is; what has only a shape may not.
-        is_asked = isinstance(value, jax.ShapeDtypeStruct) or (is_asked and is_numeric_array(value))
+        may_be_asked = is_numeric_array(value) or (not are_read and can_train[index])
+        is_asked = isinstance(value, jax.ShapeDtypeStruct) or (is_asked and may_be_asked)
         leaves[name] = Leaf(name, value, index, state, state.slot(name), is_asked)
     return list(leaves.values())
 

@@ -9,6 +9,7 @@ from treekit._base.jax import untyped
 from treekit._base.predicates import is_numeric_array, is_traced
 from treekit._base.types import PyTree, TransformationLike
 from treekit._graft.leaves import leaves_of
+from treekit._trained.leaves import numbers_as_arrays
 
 
 def to_state_dict(tree: PyTree) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
             deleted.
 
     >>> import jax.numpy as jnp
-    >>> params = {"layers": [{"w": jnp.ones(2)}, {"w": jnp.zeros(2)}], "name": "tiny", "rate": 0.5}
+    >>> params = {"layers": [{"w": jnp.ones(2)}, {"w": jnp.zeros(2)}], "name": "tiny", "n": 2}
     >>> list(to_state_dict(params))
     ['layers.0.w', 'layers.1.w']
     """
@@ -44,7 +45,7 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
         raise TypeError(
             "to_state_dict takes the state of an optimizer, found an optimizer: pass optimizer.init(params)"
         )
-    arrays = {x.name: x.value for x in leaves_of(tree, are_read=True) if is_numeric_array(x.value)}
+    arrays = {x.name: x.value for x in leaves_of(numbers_as_arrays(tree), are_read=True) if is_numeric_array(x.value)}
     for name, x in arrays.items():
         if is_traced(x):
             raise TypeError(f"to_state_dict needs values, but {name or '(the root)'} is traced: call it outside of jit")

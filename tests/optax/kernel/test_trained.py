@@ -52,7 +52,8 @@ LEAVES: dict[str, tuple[Callable[[], Any], bool]] = {
     "a NumPy integer": (lambda: np.int64(1), False),
     "an object array": (lambda: np.array([None, 1]), False),
     "strings of NumPy": (lambda: np.array(["a"]), False),
-    "a Python float": (lambda: 0.5, False),
+    "a Python float": (lambda: 0.5, True),
+    "a setting": (lambda: eqx.nn.Dropout(0.5), False),
     "a Python int": (lambda: 1, False),
     "a bool": (lambda: True, False),
     "a ref": (lambda: new_ref(ONES), True),
@@ -125,11 +126,10 @@ def test_whoever_asks_gets_one_answer(leaf: str, who: str) -> None:
     assert ASK[who]({"w": ONES, "x": make()}) is trained
 
 
-@pytest.mark.parametrize("who", [who for who in ASK if who not in ("trainable", "value_and_grad_from_state")])
-def test_a_python_float_is_trained_where_no_array_can_be(who: str) -> None:
-    """`trainable` says what is an array; labels are asked for what init makes one of."""
-    assert ASK[who]({"x": 0.5, "n": jnp.arange(2)})
-    assert not ASK[who]({"x": 0.5, "w": ONES})
+@pytest.mark.parametrize("who", [who for who in ASK if who not in ("summary", "value_and_grad_from_state")])
+def test_a_setting_is_trained_where_no_array_can_be(who: str) -> None:
+    assert ASK[who]({"x": eqx.nn.Dropout(0.5), "n": jnp.arange(2)})
+    assert not ASK[who]({"x": eqx.nn.Dropout(0.5), "w": ONES})
 
 
 def test_the_average_of_a_python_float_is_returned() -> None:

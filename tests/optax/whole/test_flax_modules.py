@@ -1,6 +1,8 @@
 """A module of Flax NNX as a model, with JAX's own transforms; and what the classes of its variables say."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -316,6 +318,56 @@ class NoTree(nnx.Module, pytree=False):
 def test_a_module_that_is_not_a_pytree_is_told_what_to_use(tree: Any) -> None:
     with pytest.raises(TypeError, match=r"nnx\.state\(model, nnx\.Param\)"):
         tko.sgd(0.1).init(tree)
+
+
+# ------------------------------------------------------------------------------------------------ which way loses what
+
+# The rows of the table in the guide: a statement in a step, and what becomes of what the forward pass writes.
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "from_flax.md"
+WAYS = re.findall(r"^\| `(.+)` \| (lost|kept) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@needs("flax>=0.12")
+@pytest.mark.parametrize("code, becomes", WAYS)
+def test_which_way_loses_statistics_and_counts(code: str, becomes: str) -> None:
+    """And the gradients of all ways make the same step."""
+
+    class Small(nnx.Module):
+        def __init__(self) -> None:
+            rngs: Any = nnx.Rngs(0)
+            self.linear, self.norm = nnx.Linear(2, 3, rngs=rngs), nnx.BatchNorm(3, rngs=rngs)
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x: Any = X) -> Any:
+            return self.dropout(self.norm(self.linear(x)))
+
+    def loss(net: Any) -> Any:
+        return jnp.sum(net(X) ** 2)
+
+    names = {"jax": jax, "jnp": jnp, "nnx": nnx, "tk": tk, "eqx": eqx, "x": X}
+    names |= {"loss": loss, "loss_and_net": lambda net: (loss(net), net)}
+
+    @jax.jit
+    def step(net: Any) -> Any:
+        done = {**names, "net": net}
+        exec(code, done)
+        return done["net"], done.get("grads", jnp.zeros(()))
+
+    net = Small()
+    after, grads = step(net)
+    assert (int(after.dropout.rngs.count[...]), bool((after.norm.mean[...] != 0).all())) == (
+        (1, True) if becomes == "kept" else (0, False)
+    )
+    if "grads" in code:
+        expected, _ = jax.grad(lambda net: (loss(net), net), has_aux=True, allow_int=True)(net)
+        params = nnx.state(net, nnx.Param) if "nnx.grad" in code else net
+        new = tko.apply_updates(params, tko.sgd(0.1).update(grads, tko.sgd(0.1).init(params), params)[0])
+        of_net, _ = training.apply_gradients(tko.sgd(0.1), expected, tko.sgd(0.1).init(net), net)
+        cases.assert_close(new, nnx.state(of_net, nnx.Param) if "nnx.grad" in code else of_net)
+
+
+def test_the_guide_has_ways_that_lose_and_ways_that_keep() -> None:
+    assert {becomes for _, becomes in WAYS} == {"lost", "kept"} and len(WAYS) > 10
 
 
 # ------------------------------------------------------------------------------------ masks by classes, in all places
