@@ -82,7 +82,9 @@ def is_number(x: Any) -> bool:
 def test_it_has_the_arrays_of_any_tree_in_order(tree: Any) -> None:
     """And its Python numbers that are trained."""
     pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(tk.trainable(tree)), strict=True)
-    arrays = [jnp.asarray(x) if isinstance(x, (float, complex)) else x for x, trained in pairs if trained or is_number(x)]
+    arrays = [
+        jnp.asarray(x) if isinstance(x, (float, complex)) else x for x, trained in pairs if trained or is_number(x)
+    ]
     found = tk.to_state_dict(tree)
     assert len(found) == len(arrays) and all(isinstance(x, np.ndarray) for x in found.values())
     for x, y in zip(found.values(), arrays, strict=True):

@@ -7,38 +7,39 @@ and the state. So the state is that of one optimizer, whatever the table says.
 
 import dataclasses
 import inspect
-import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import optax
 
-from treekit._base.dtype import dtype_of, issubdtype
-from treekit._base.jax import jnp, jtu, untyped
-from treekit._base.predicates import is_inexact_array, is_real_number, is_traced
+from treekit._base.dtype import dtype_of, issubdtype, shape_of
+from treekit._base.jax import jnp, jtu
+from treekit._base.predicates import is_real_number
 from treekit._base.states import is_of_optax
-from treekit._base.types import OptState, Params, PyTree, PyTreeDef, TransformationLike, Updates
+from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._names.key_path import path_name
-from treekit._names.pattern_errors import listed
 from treekit._text.describe import describe_value
+from treekit.optax._kernel.extra_args import is_like
 from treekit.optax._kernel.holes import is_params_placeholder
-from treekit.optax._kernel.state_map import map_state, numbers_of_leaves
+from treekit.optax._kernel.passed import LeafGroup, as_passed, in_group
+from treekit.optax._kernel.state_map import Entry, LikeParams, map_state, numbers_of_leaves, take_apart
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
-from treekit.optax._wrappers.call import Call, bind_original, converted
+from treekit.optax._wrappers.call import Call, converted
 from treekit.optax._wrappers.inject import inject_hyperparams
-from treekit.optax._wrappers.select import update_part
-from treekit.training._groups_table import Group, Row, Times, groups_of, rows_of
+from treekit.optax._wrappers.select import update_part, zero_update
+from treekit.training._groups_table import Group, Row, Times, call_of, check_leafwise, groups_of, rows_of
 
-_OF_ALL = "all"  # in place of a group: what belongs to no parameter
-# Counts of updates in Optax's states, of which groups can share one. Of anything else, `_check_shared` finds out.
-_COUNTS = ("count", "step", "step_count", "mini_step", "gradient_step", "rate_count", "rounding_count")
-
-
-_VALUES = (jnp.signedinteger, jnp.inexact, jnp.bool_)  # not keys, which are of dtypes of their own, or unsigned
+_USE_PARTITION = "Use optax.partition, with an optimizer for each group"
 
 
 def param_groups(
-    factory: Callable[..., TransformationLike], table: Mapping[Any, Any], /, *args: object, **defaults: object
+    factory: Callable[..., TransformationLike],
+    table: Mapping[Any, Mapping[str, object] | None],
+    /,
+    *args: object,
+    leafwise: bool = False,
+    **defaults: object,
 ) -> GradientTransformation[optax.InjectStatefulHyperparamsState]:
     """Return an optimizer with other options for some of the parameters, as a table says.
 
@@ -88,8 +89,10 @@ def param_groups(
             "param_groups takes a function of options, and the options: param_groups(optax.adamw, table, 1e-3), found "
             f"{describe_value(factory)}"
         )
-    call = bind_original(factory, args, defaults)
+    call = call_of(factory, args, defaults)
     rows = rows_of(table, call)
+    if any(row.options for row in rows):
+        check_leafwise(call, leafwise)
     given: dict[str, Any] = {**call.arguments, **call.gathered}
     if wrong := [option for option, x in given.items() if isinstance(x, Times)]:
         raise TypeError(f"times is for the rows of the table, and {wrong[0]} is a default")
@@ -154,7 +157,7 @@ class _Grouped:
     def core(self, group: Group) -> Core:
         """Call the factory with the options of a group."""
         options = {name: self.values[name] for name in self.options}
-        for option, i in group or ():
+        for option, i in group:
             row = self.rows[i]
             value = self.values[row.hyperparam(option)]
             options[option] = value * options[option] if isinstance(row.options[option], Times) else value
@@ -167,117 +170,135 @@ class _Grouped:
     def init(self, params: Params) -> Any:
         if is_params_placeholder(params):
             return self.core(()).init(params)
-        groups = groups_of(self.rows, params)
-        trained = _trained(groups)
-        whole = _part(params, [_OF_ALL if group is not None else None for group in groups], _OF_ALL, None)
-        if len(trained) == 1:
-            return self.core(trained[0]).init(whole)
-        like = untyped.eval_shape(self.core(()).init, whole)
-        parts = [_part(params, groups, group, _hole(like)) for group in trained]
-        states = [self.core(group).init(part) for group, part in zip(trained, parts, strict=True)]
-        owners = _owners(like, params, groups)
-        leaves, treedef = jtu.tree_flatten(like)
-        for group, state in zip(trained, states, strict=True):
+        groups = _Groups(self.rows, params)
+        if groups.only is not None:
+            return self.core(groups.only).init(groups.trained(params))
+        leaves, treedef = jtu.tree_flatten(params)
+        parts: list[Any] = [_at(indices, leaves) for indices in groups.indices.values()]
+        states: list[Any] = []
+        for group, part in zip(groups.indices, parts, strict=True):
+            with groups.inside(group):
+                states.append(self.core(group).init(part))
+        self._check_of_all(states[0], parts[0])
+        slots, state_treedef = take_apart(states[0], parts[0])
+        wholes = [[optax.MaskedNode()] * len(leaves) if isinstance(x, LikeParams) else x for x in slots]
+        for group, state in zip(groups.indices, states, strict=True):
             try:
-                leaves = _replaced(leaves, owners, group, treedef, state)
+                news = state_treedef.flatten_up_to(state)
             except ValueError as error:
-                own = ", ".join(sorted({f"{option} of the row {self.rows[i].text}" for option, i in group or ()}))
-                raise ValueError(
-                    f"param_groups: with {own or 'the defaults'}, the state of {self.call.name} has another structure, "
-                    "and groups share one. Give an option that adds a part of the state, such as momentum or mask, to "
-                    "all of them; or use optax.partition, with an optimizer for each group"
-                ) from error
-        self._check_shared(parts, states)
-        return treedef.unflatten(leaves)
+                raise self._other_structure(group, next(iter(groups.indices))) from error
+            for whole, new in zip(wholes, news, strict=True):
+                if isinstance(whole, list):
+                    _put(whole, groups.indices[group], new)
+        return state_treedef.unflatten(treedef.unflatten(x) if isinstance(x, list) else x for x in wholes)
 
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        groups = groups_of(self.rows, updates if params is None else params)
-        owners = _owners(state, updates, groups)
-        old, treedef = jtu.tree_flatten(updates)
-        leaves, state_treedef = jtu.tree_flatten(state)
-        hole = _hole(state)
-        new: list[Any] = [jnp.zeros_like(x) if group is None else x for x, group in zip(old, groups, strict=True)]
-        new_leaves = leaves
-        for group in _trained(groups):
-            holes, part = _part(updates, groups, group, hole), _part(state, owners, group, hole)
-            results = update_part(self.core(group).update, holes, updates, part, params, extra, any_shape=False)
-            new = _replaced(new, groups, group, treedef, results[0])
-            new_leaves = _replaced(new_leaves, owners, group, state_treedef, results[1])
-        return treedef.unflatten(new), state_treedef.unflatten(new_leaves)
+        groups = _Groups(self.rows, updates if params is None else params)
+        if groups.only is not None:
+            part, inner_update = groups.trained(updates), self.core(groups.only).update
+            new, state = update_part(inner_update, part, updates, state, params, extra, any_shape=False)
+            return groups.with_zeros(new, updates, params), state
+        new, treedef = jtu.tree_flatten(updates)
+        slots, state_treedef = take_apart(state, updates)
+        numbers = numbers_of_leaves(updates)
+        # Of what is like the params, lists; a group receives its own part of each.
+        olds = [x.of(numbers) if isinstance(x, LikeParams) else x for x in slots]
+        trees = {name: x for name, x in extra.items() if is_like(x, updates, may_be_number=name == "grad")}
+        lists = {name: treedef.flatten_up_to(x) for name, x in trees.items()}
+        of_params = None if params is None else treedef.flatten_up_to(params)
+        new_slots = [list(x) if isinstance(x, list) else x for x in olds]
+        for group, indices in groups.indices.items():
+            part = state_treedef.unflatten(_at(indices, x) if isinstance(x, list) else x for x in olds)
+            own = {name: _at(indices, lists[name]) if name in lists else x for name, x in extra.items()}
+            with groups.inside(group):
+                core = self.core(group)
+                results = core.update(_at(indices, new), part, of_params and _at(indices, of_params), **own)
+            _put(new, indices, results[0])
+            for k, x in enumerate(state_treedef.flatten_up_to(results[1])):
+                if isinstance(olds[k], list):
+                    _put(new_slots[k], indices, x)
+                else:
+                    new_slots[k] = x
+        new_state = (
+            slot.replaced(dict(zip(numbers, x, strict=True))) if isinstance(slot, LikeParams) else x
+            for slot, x in zip(slots, new_slots, strict=True)
+        )
+        return groups.with_zeros(treedef.unflatten(new), updates, params), state_treedef.unflatten(new_state)
 
-    def _check_shared(self, parts: Sequence[Params], states: Sequence[OptState]) -> None:
-        """Raise a TypeError if groups cannot share what belongs to no parameter.
+    def _check_of_all(self, state: OptState, params: Params) -> None:
+        """Raise a TypeError unless groups can share what belongs to no parameter in a state."""
+        options = {option: row for row in self.rows for option in row.options}
+        for entry, x in zip(map_state(state, params), jtu.tree_leaves(state), strict=True):
+            if entry.param is not None:
+                continue
+            if entry.field in options:
+                raise TypeError(
+                    f"param_groups: the row {options[entry.field].text} sets {entry.field}, of which the state of "
+                    f"{self.call.name} has one for all parameters. {_USE_PARTITION}"
+                )
+            if not _is_of_all(entry, x):
+                raise TypeError(
+                    f"param_groups: in the state of {self.call.name}, {path_name(entry.path)} belongs to no parameter, "
+                    f"and is not a count, so groups cannot share it. {_USE_PARTITION}"
+                )
 
-        They can if it is not random, and equal in all groups, now and after a step. That is so if it depends on no
-        gradient, parameter or hyperparameter: `jax.vmap` refuses to return once what depends on its argument.
-        """
-        entries = [x for x in map_state(states[0], parts[0]) if x.param is None]
-        if all(is_of_optax(x.owner) and x.field in _COUNTS for x in entries):
-            return
-
-        def shared_of(state: OptState, part: Params) -> list[Any]:
-            pairs = zip(jtu.tree_leaves(state), map_state(state, part), strict=True)
-            return [x for x, entry in pairs if entry.param is None]
-
-        def shared_after_a_step(factor: Any) -> list[Any]:
-            def scaled(tree: PyTree) -> Any:
-                def times_factor(x: Any) -> Any:
-                    return x * factor.astype(x.dtype) if is_inexact_array(x) else x
-
-                return jtu.tree_map(times_factor, tree)
-
-            values = {name: scaled(x) for name, x in self.values.items()}
-            part, core = scaled(parts[0]), _Grouped(self.call, self.rows, values).core(())
-            return shared_of(core.update(part, core.init(part), part)[1], part)
-
-        try:
-            untyped.eval_shape(untyped.vmap(shared_after_a_step, out_axes=None), jnp.ones(1))
-            first, *others = itertools.starmap(shared_of, zip(states, parts, strict=True))
-            are_equal = [jnp.array_equal(x, y) for xs in others for x, y in zip(first, xs, strict=True)]
-            are_values = [any(issubdtype(dtype_of(x), kind) for kind in _VALUES) for x in first]
-            can_share = all(are_values) and all(is_traced(x) or bool(x) for x in are_equal)
-        except Exception:  # it depends on them; or an update needs more arguments, and nothing is known
-            can_share = False
-        if not can_share:
-            names = listed([path_name(x.path) for x in entries])
-            raise TypeError(
-                f"param_groups: in the state of {self.call.name}, {names} belongs to no parameter, so groups cannot "
-                "share it. Use optax.partition, with an optimizer for each group"
-            )
-
-
-def _owners(state: OptState, params: Params, groups: Sequence[Group]) -> list[Any]:
-    """Return the group of each leaf of a state; `_OF_ALL` for what belongs to no parameter, which groups share."""
-    group_of = dict(zip(numbers_of_leaves(params), groups, strict=True))
-    return [_OF_ALL if entry.param is None else group_of[entry.param] for entry in map_state(state, params)]
+    def _other_structure(self, group: Group, first: Group) -> ValueError:
+        own = ", ".join(sorted(f"{option} of the row {self.rows[i].text}" for option, i in {*group} ^ {*first}))
+        return ValueError(
+            f"param_groups: with {own}, the state of {self.call.name} has another structure, and groups share one. "
+            "Give an option that adds a part of the state, such as momentum or mask, to all of them; or use "
+            "optax.partition, with an optimizer for each group"
+        )
 
 
-def _trained(groups: Sequence[Group]) -> list[Group]:
-    """Return each group once, without the frozen leaves; that of the defaults, if nothing is trained."""
-    return [group for group in dict.fromkeys(groups) if group is not None] or [()]
+def _is_of_all(entry: Entry, x: Any) -> bool:
+    """Whether groups can share an array that belongs to no parameter; in a state of a user's own, an integer."""
+    if entry.owner is None or not is_of_optax(entry.owner):
+        return shape_of(x) == () and issubdtype(dtype_of(x), jnp.signedinteger)
+    return entry.field in (*entry.known.of_all, *entry.known.schedule_counts)
 
 
-def _hole(state: OptState) -> Any:
-    """Return what a group has in place of others' leaves: None, which JAX is fastest with, unless the state has masks.
+class _Groups:
+    """The groups of the leaves of params, in one `init` or update.
 
-    An optimizer that masks leaves itself has a MaskedNode for them in its state, so it needs one in updates too.
+    Attributes:
+        indices: the leaves of each group, as indices; without those that are frozen. If all are, the defaults' group.
+        only: the only group, which need not be a list of leaves; None if there are several.
     """
 
-    def is_masked(x: object) -> bool:
-        return isinstance(x, optax.MaskedState)
+    def __init__(self, rows: Sequence[Row], params: Params) -> None:
+        self.indices: dict[Group, list[int]] = {}
+        self._is_frozen: list[bool] = []
+        for i, group in enumerate(groups_of(rows, as_passed(params))):
+            self._is_frozen.append(group is None)
+            if group is not None:
+                self.indices.setdefault(group, []).append(i)
+        self.indices = self.indices or {(): []}
+        self.only = next(iter(self.indices)) if len(self.indices) == 1 else None
+        self._params, self._answers = params, dict[int, tuple[Any, list[Any]]]()
 
-    return optax.MaskedNode() if any(map(is_masked, jtu.tree_leaves(state, is_leaf=is_masked))) else None
+    def inside(self, group: Group) -> AbstractContextManager[None]:
+        """Say, while the core of a group runs, which leaves it sees."""
+        return in_group(LeafGroup(self._params, self.indices[group], self._answers))
+
+    def trained(self, tree: PyTree) -> Any:
+        """Return a tree with a MaskedNode for what is frozen."""
+        leaves, treedef = jtu.tree_flatten(tree)
+        pairs = zip(leaves, self._is_frozen, strict=True)
+        return treedef.unflatten(optax.MaskedNode() if is_frozen else x for x, is_frozen in pairs)
+
+    def with_zeros(self, new: Updates, updates: Updates, params: Params) -> Any:
+        """Return new updates with zeros for what is frozen."""
+        olds, treedef = jtu.tree_flatten(updates)
+        likes = olds if params is None else treedef.flatten_up_to(params)
+        each = zip(treedef.flatten_up_to(new), olds, likes, self._is_frozen, strict=True)
+        return treedef.unflatten(zero_update(x, like) if is_frozen else y for y, x, like, is_frozen in each)
 
 
-def _part(tree: PyTree, owners: Sequence[Any], group: Any, hole: Any) -> Any:
-    """Return a tree with holes for what is not of a group: a MaskedNode, as in the state, for what is frozen."""
-    leaves, treedef = jtu.tree_flatten(tree)
-    holes = [optax.MaskedNode() if owner is None else hole for owner in owners]
-    triples = zip(leaves, owners, holes, strict=True)
-    return treedef.unflatten(x if owner is group or owner is _OF_ALL else other for x, owner, other in triples)
+def _at(indices: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
+    return [leaves[i] for i in indices]
 
 
-def _replaced(old: Sequence[Any], owners: Sequence[Any], group: Group, treedef: PyTreeDef, new: PyTree) -> list[Any]:
-    """Return leaves, of which those of a group are replaced by those of another tree."""
-    news = treedef.flatten_up_to(new)
-    return [y if owner is group or owner is _OF_ALL else x for x, y, owner in zip(old, news, owners, strict=True)]
+def _put(leaves: list[Any], indices: Sequence[int], new: Sequence[Any]) -> None:
+    for i, x in zip(indices, new, strict=True):
+        leaves[i] = x

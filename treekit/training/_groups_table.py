@@ -3,21 +3,38 @@
 import dataclasses
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
+
+import optax
 
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_real_number
+from treekit._base.states import is_of_optax
 from treekit._base.tree import is_mapping
 from treekit._base.types import Params
 from treekit._names.pattern_errors import nearest
 from treekit._select.masks import MaskSpec
 from treekit._select.paths import PathMask, path_mask, select_leaves
 from treekit._text.describe import describe_value
-from treekit.optax._wrappers.call import Call, check_numbers
+from treekit.optax._wrappers.call import Call, bind_original, check_numbers
 
-# For each option that a row sets for a leaf, the row: () if no row does, None if the leaf is frozen.
-Group: TypeAlias = tuple[tuple[str, int], ...] | None
+# Optax's factories that compute the update of each leaf from that leaf alone, and whose state has groups: see
+# `Known.of_all`. Of any other, it is not known, or it is known that they look at all of them together.
+_LEAFWISE = """
+    adabelief adadelta adafactor adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lion nadam nadamw
+    novograd optimistic_adam optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop sgd sign_sgd signum yogi
+    acprop ademamix adopt cocob madgrad muon simplified_ademamix
+    adaptive_grad_clip add_decayed_weights clip clip_by_block_rms ema scale scale_by_acprop scale_by_adadelta
+    scale_by_adam scale_by_adamax scale_by_adan scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_belief
+    scale_by_cocob scale_by_factored_rms scale_by_learning_rate scale_by_lion scale_by_madgrad scale_by_muon
+    scale_by_novograd scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms scale_by_radam
+    scale_by_rms scale_by_rprop scale_by_rss scale_by_simplified_ademamix scale_by_stddev scale_by_trust_ratio
+    scale_by_yogi trace
+""".split()
+
+# For each option that a row sets for a leaf, the row: () if no row does. A leaf that is frozen has None instead.
+Group: TypeAlias = tuple[tuple[str, int], ...]
 
 
 class Times(NamedTuple):
@@ -63,6 +80,34 @@ class Row(NamedTuple):
     def hyperparam(self, option: str) -> str:
         """Return the name of the hyperparameter that an option is."""
         return f"{self.name}_{option}" + "_times" * isinstance(self.options[option], Times)
+
+
+def call_of(factory: Callable[..., Any], args: Sequence[object], defaults: Mapping[str, object]) -> Call:
+    """Return the call of a factory with the defaults; one of plain Optax's is like that of treekit with its name."""
+    call = bind_original(factory, args, defaults)
+    if not call.is_of_optax and is_of_optax(factory):
+        call = dataclasses.replace(call, is_of_optax=True)
+    return call
+
+
+def check_leafwise(call: Call, leafwise: bool) -> None:
+    """Raise a TypeError unless a factory is known, or said, to compute each leaf alone."""
+    known = [vars(module).get(name) for module in (optax, optax.contrib) for name in _LEAFWISE]
+    if any(call.factory is x for x in known):
+        return
+    if is_of_optax(call.factory):
+        raise TypeError(
+            f"param_groups: {call.name} computes with all parameters together, or is not known to compute each alone, "
+            "so the options of some cannot differ: a row can only be None. Use optax.partition, with an optimizer for "
+            "each group"
+        )
+    if not leafwise:
+        raise TypeError(
+            f"param_groups: whether {call.name} computes each parameter alone is not known, and each group would run "
+            "on its own: a clip by the global norm would see the norm of a group. Put what looks at all parameters "
+            "together outside, optax.chain(optax.clip_by_global_norm(1.0), param_groups(optax.adamw, …)); if nothing "
+            "in it does, pass leafwise=True"
+        )
 
 
 def rows_of(table: object, call: Call) -> list[Row]:
@@ -115,7 +160,7 @@ def _name(key: Any) -> str:
     return "_".join(re.findall(r"\w+", text)) or "rest"  # "**" is for what other rows leave
 
 
-def groups_of(rows: Sequence[Row], params: Params) -> list[Group]:
+def groups_of(rows: Sequence[Row], params: Params) -> list[Group | None]:
     """Return the group of each leaf; raise a ValueError if a row, or an option of one, decides about none."""
     selected = select_leaves("param_groups", [row.mask for row in rows], params)
     flags_of_leaves = list(zip(*selected, strict=True)) if rows else [()] * len(jtu.tree_leaves(params))
@@ -133,7 +178,7 @@ def groups_of(rows: Sequence[Row], params: Params) -> list[Group]:
     return [same[group_of[flags]] for flags in flags_of_leaves]
 
 
-def _group(rows: Sequence[Row], flags: Sequence[bool]) -> Group:
+def _group(rows: Sequence[Row], flags: Sequence[bool]) -> Group | None:
     selecting = [(i, row) for i, (row, is_selected) in enumerate(zip(rows, flags, strict=True)) if is_selected]
     if any(row.is_frozen for _, row in selecting):
         return None

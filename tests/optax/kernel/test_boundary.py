@@ -114,7 +114,7 @@ def test_variables_of_nnx_that_hold_references_are_trained_as_with_optax(kind: s
 # ------------------------------------------------------------------------------------------ where a gradient is missing
 
 # What has no gradient: `x`, beside `w`, which has one.
-LEFT_OUT: dict[str, Any] = {"array-like": Wrapped(ONES), "number": 0.5, "function": jnp.tanh}
+LEFT_OUT: dict[str, Any] = {"array-like": Wrapped(ONES), "number": 3, "function": jnp.tanh}
 NOT_X = {"w": False, "x": True}
 INSIDE = tko.masked(tko.transforms.selective_transform(tko.trace(0.9), freeze_mask=NOT_X), True)
 BLOCKS = optax.GradientTransformation(

@@ -21,6 +21,8 @@ class Known(NamedTuple):
             hyperparameters, coefficients, and what a user measures by name. They are not narrowed.
         schedule_counts: the counts that only schedules and conditions read. One that also corrects moments, as in adam,
             has to fit the moments, so it is not among them.
+        of_all: the fields that belong to no parameter and are the same for all: other counts of updates, and copies of
+            arguments. So groups of params can share them, as they share schedule counts, in one state.
         takes_rounds: whether the transformation takes several updates for one step. There, a missing gradient is a
             zero: the last update of a round of `sam` takes back what the others did.
         returns_updates: whether the transformation returns the updates that it receives.
@@ -32,6 +34,7 @@ class Known(NamedTuple):
     at_next_params: Fields = ()
     of_no_param: Fields = ()
     schedule_counts: Fields = ()
+    of_all: Fields = ()
     takes_rounds: bool = False
     returns_updates: bool = False
     changes_updates: bool = False
@@ -47,13 +50,15 @@ _KNOWN: dict[str, Known] = {
     "ConditionallyTransformState": Known(schedule_counts=("step",), changes_updates=True),
     "DoGState": Known(at_least_float32=("init_params",)),
     "DoWGState": Known(at_least_float32=("init_params",)),
+    "EmaState": Known(of_all=("count",)),
+    "FactoredState": Known(of_all=("count",)),
     "GaLoreState": Known(changes_updates=True),
     "InjectHyperparamsState": Known(schedule_counts=("count",), of_no_param=("hyperparams",)),
     "InjectStatefulHyperparamsState": Known(
         schedule_counts=("count",), of_no_param=("hyperparams", "hyperparams_states")
     ),
     "LookaheadState": Known(changes_updates=True),
-    "MadgradState": Known(at_least_float32=("x0",)),
+    "MadgradState": Known(at_least_float32=("x0",), of_all=("count",)),
     "MechanicState": Known(at_least_float32=("x0",), of_no_param=("r", "m", "v", "s"), changes_updates=True),
     "MonitorState": Known(of_no_param=("measurements", "measure_states"), returns_updates=True),
     "MultiStepsState": Known(
@@ -62,10 +67,15 @@ _KNOWN: dict[str, Known] = {
         schedule_counts=("gradient_step",),
         takes_rounds=True,
     ),
-    "MuonState": Known(of_no_param=("ns_coeffs",)),
+    "MuonState": Known(of_no_param=("ns_coeffs",), of_all=("count", "ns_coeffs")),
     "ProdigyState": Known(at_least_float32=("params0",)),
     "SAMState": Known(at_least_float32=("cache",), takes_rounds=True, changes_updates=True),
+    "ScaleByAdamState": Known(of_all=("count",)),
+    "ScaleByAdanState": Known(of_all=("t",)),
+    "ScaleByAdemamixState": Known(of_all=("count", "count_m2")),
+    "ScaleByAmsgradState": Known(of_all=("count",)),
     "ScaleByBacktrackingLinesearchState": Known(at_next_params=("value",)),
+    "ScaleByBeliefState": Known(of_all=("count",)),
     "ScaleByDistanceOverGradientsState": Known(at_least_float32=("init_params",)),
     # L-BFGS pairs a step with the change of the gradient, over all params at once: if some of them kept what they had,
     # they would have the pair of another step.
@@ -74,8 +84,13 @@ _KNOWN: dict[str, Known] = {
         always_changes=("params", "updates", "diff_params_memory", "diff_updates_memory"),
         of_no_param=("weights_memory",),
     ),
+    "ScaleByLionState": Known(of_all=("count",)),
+    "ScaleByNovogradState": Known(of_all=("count",)),
+    "ScaleByOptimisticGradientState": Known(of_all=("is_initial_step",)),
+    "ScaleByRmsWithCountState": Known(of_all=("count",)),
     "ScaleBySM3State": Known(of_no_param=("mu",)),  # a list of arrays for each param
     "ScaleByScheduleState": Known(schedule_counts=("count",)),
+    "ScaleBySimplifiedAdEMAMixState": Known(of_all=("t",)),
     "ScaleByZoomLinesearchState": Known(at_next_params=("value",)),
     "ScheduleFreeState": Known(at_least_float32=("z",), schedule_counts=("step_count",), changes_updates=True),
     "SnapshotState": Known(of_no_param=("measurement",)),

@@ -4,12 +4,15 @@ A mask, labels, rates and dimension numbers may be functions, which are called i
 dtypes than the params (`store_state` computes in f32), or be the updates (`optax.masked` asks in `update`), which may
 have more axes. So while a core runs, the boundary says what the user passed, and a function gets that, with the holes
 of the tree that is inside. It is not an argument, since Optax's own functions call cores.
+
+A core that runs on a list of some of the leaves, as in `param_groups`, is in a `LeafGroup`: functions are asked about the
+tree that has all of them, once for all groups.
 """
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jtu
@@ -20,6 +23,28 @@ from treekit.optax._kernel.holes import is_hole
 _PASSED: ContextVar[Params] = ContextVar("passed", default=None)
 
 
+class LeafGroup(NamedTuple):
+    """Some leaves of the params, of which a core sees a list.
+
+    Attributes:
+        params: the params inside, with all leaves.
+        numbers: which of the leaves are in the list.
+        answers: what a spec says about each leaf of the params, after the spec itself, by its id. All groups of an
+            update share it.
+    """
+
+    params: Params
+    numbers: Sequence[int]
+    answers: dict[int, tuple[Any, list[Any]]]
+
+    def is_of(self, tree: PyTree) -> bool:
+        """Whether a tree inside is the list of the leaves, perhaps with holes."""
+        return type(tree) is list and len(tree) == len(self.numbers)
+
+
+_GROUP: ContextVar[LeafGroup | None] = ContextVar("group", default=None)
+
+
 @contextlib.contextmanager
 def passing(params: Params) -> Generator[None, None, None]:
     """Say, while a core runs, which params the user passed: those inside; without them, the updates."""
@@ -28,6 +53,22 @@ def passing(params: Params) -> Generator[None, None, None]:
         yield
     finally:
         _PASSED.reset(token)
+
+
+@contextlib.contextmanager
+def in_group(group: LeafGroup | None) -> Generator[None, None, None]:
+    """Say, while a core runs, that it sees a list of some leaves only; or, with None, that it sees a tree again."""
+    token = _GROUP.set(group)
+    try:
+        yield
+    finally:
+        _GROUP.reset(token)
+
+
+def group_inside(tree: PyTree) -> LeafGroup | None:
+    """Return the group whose list of leaves a tree is; None for any other tree."""
+    group = _GROUP.get()
+    return group if group is not None and group.is_of(tree) else None
 
 
 def as_passed(tree: PyTree) -> Any:

@@ -6,7 +6,7 @@ a chain may stand, the arrays must have the shapes of the params too: a chain of
 summaries all ask here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.flax import is_variable
 from treekit._base.jax import jnp, jtu
 from treekit._base.tree import children_of
-from treekit._base.types import KeyPath, OptState, Params, PyTree
+from treekit._base.types import KeyPath, OptState, Params, PyTree, PyTreeDef
 from treekit._names.key_path import flatten_with_path
 from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.known_states import Known, known, known_of
@@ -63,25 +63,69 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
         params: the params for which it was made, or the updates. If they are one array, the arrays of its shape, or
             with more axes in front, belong to it.
     """
-    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_hole)
-    # Numbers, since JAX writes leaves into the error of a tree that does not fit, and would copy arrays for that.
-    numbered = treedef.unflatten(range(len(leaves)))
+    return [entry for x, at, like in _places(state, params) for entry in at.entries(x, like)]
 
-    def entries(x: object, at: _Place) -> Iterator[Entry]:
-        may_be_chain = at.may_be_state and type(x) is tuple
-        numbers = None if at.of_no_param else _numbers_of_params(x, numbered, leaves, by_shape=may_be_chain)
-        if numbers is not None or jtu.all_leaves([x]):
-            yield from at.entries(x, numbers)
-            return
-        for key, child in children_of(x).items():
-            yield from entries(child, at.below(x, key))
 
-    return list(entries(state, _Place((), None, "", False, False, True)))
+class LikeParams(NamedTuple):
+    """A tree of a state that is like the params, in parts.
+
+    Attributes:
+        parts: the parts: each is one array, or the pair of a complex one, or a hole.
+        numbers: the numbers of the params that each stands for, as in `Entry.param`: one, or, of a hole, any number.
+        treedef: the structure of the tree.
+    """
+
+    parts: list[Any]
+    numbers: list[tuple[int, ...]]
+    treedef: PyTreeDef
+
+    def of(self, numbers: Iterable[int]) -> list[Any]:
+        """Return the parts of some of the params."""
+        found = {i: part for part, each in zip(self.parts, self.numbers, strict=True) for i in each}
+        return [found[i] for i in numbers]
+
+    def replaced(self, new: Mapping[int, Any]) -> Any:
+        """Return the tree with other parts for some of the params; holes stay."""
+        pairs = zip(self.parts, self.numbers, strict=True)
+        return self.treedef.unflatten(part if is_hole(part) else new.get(*each, part) for part, each in pairs)
+
+
+def take_apart(state: OptState, params: Params) -> tuple[list[Any], PyTreeDef]:
+    """Take a state apart: into the trees that are like the params, each a `LikeParams`, and all other leaves.
+
+    Args:
+        state: as in `map_state`.
+        params: as in `map_state`.
+
+    Returns:
+        These parts in order, and the structure of the state, which has them as leaves.
+    """
+    trees = {id(x): (x, like) for x, _, like in _places(state, params) if like is not None}
+    nodes, treedef = jtu.tree_flatten(state, is_leaf=lambda x: id(x) in trees)
+    return [trees[id(x)][1] if id(x) in trees else x for x in nodes], treedef
 
 
 def numbers_of_leaves(params: Params) -> list[int]:
     """Return the number that each leaf of the params has in `Entry.param`, which counts holes too."""
     return [i for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_hole)) if not is_hole(x)]
+
+
+def _places(state: OptState, params: Params) -> Iterator[tuple[Any, "_Place", LikeParams | None]]:
+    """Yield each tree of a state that is like the params, and each other leaf, for which there is None, in order."""
+    leaves, treedef = jtu.tree_flatten(params, is_leaf=is_hole)
+    # Numbers, since JAX writes leaves into the error of a tree that does not fit, and would copy arrays for that.
+    numbered = treedef.unflatten(range(len(leaves)))
+
+    def below(x: object, at: _Place) -> Iterator[tuple[Any, _Place, LikeParams | None]]:
+        may_be_chain = at.may_be_state and type(x) is tuple
+        like = None if at.of_no_param else _like_params(x, numbered, leaves, by_shape=may_be_chain)
+        if like is not None or jtu.all_leaves([x]):
+            yield x, at, like
+            return
+        for key, child in children_of(x).items():
+            yield from below(child, at.below(x, key))
+
+    yield from below(state, _Place((), None, "", False, False, True))
 
 
 class _Place(NamedTuple):
@@ -98,16 +142,19 @@ class _Place(NamedTuple):
     of_no_param: bool
     may_be_state: bool
 
-    def entries(self, x: object, numbers: list[int] | None) -> Iterator[Entry]:
+    def entries(self, x: object, like: LikeParams | None) -> Iterator[Entry]:
         """Yield an entry for each array of the node that is here, with the numbers of their parameters, if any."""
         paths = [path for path, _ in flatten_with_path(x)[0]]  # a hole has none
-        for i, path in enumerate(paths):
-            whole = (*self.path, *path)
-            if numbers is None:
+        if like is None:
+            for path in paths:
+                whole = (*self.path, *path)
                 yield Entry(whole, len(whole), self.owner, self.field, None, self.in_rounds, self.of_no_param)
-            else:
-                depth, number = len(self.path), numbers[i]
-                yield Entry(whole, depth, self.owner, self.field, number, self.in_rounds, self.of_no_param)
+            return
+        parts = zip(like.parts, like.numbers, strict=True)
+        numbers = [each[0] for part, each in parts for _ in _arrays_of(part)]
+        for path, number in zip(paths, numbers, strict=True):
+            whole, depth = (*self.path, *path), len(self.path)
+            yield Entry(whole, depth, self.owner, self.field, number, self.in_rounds, self.of_no_param)
 
     def below(self, x: object, key: Any) -> "_Place":
         """Return the place of a child of the node that is here."""
@@ -120,8 +167,8 @@ class _Place(NamedTuple):
         return _Place((*self.path, key), type(x), field, in_rounds, of_no_param, "state" in field)
 
 
-def _numbers_of_params(x: object, numbered: PyTree, params: list[Any], *, by_shape: bool) -> list[int] | None:
-    """Return the number of the parameter of each array of a tree; None if it does not have the structure of the params.
+def _like_params(x: object, numbered: PyTree, params: list[Any], *, by_shape: bool) -> LikeParams | None:
+    """Return a tree that has the structure of the params in parts; None for one that does not have it.
 
     An array stands for one parameter, and so do the two of a complex one; a hole stands for any number of them, and has
     no array.
@@ -133,20 +180,20 @@ def _numbers_of_params(x: object, numbered: PyTree, params: list[Any], *, by_sha
         by_shape: whether the arrays must have the shapes of the params.
     """
     if isinstance(numbered, int):  # the params are one array, and every leaf has that structure
-        return [0] if _is_like_array(x, params[0]) else None
+        return LikeParams([x], [(0,)], jtu.tree_structure(0)) if _is_like_array(x, params[0]) else None
     if type(x) is not type(numbered):  # asked first, since a hole would stand for all params
         return None
-    leaves, treedef = jtu.tree_flatten(x, is_leaf=_is_part)
+    parts, treedef = jtu.tree_flatten(x, is_leaf=_is_part)
     try:
-        parts = treedef.flatten_up_to(numbered)
+        subtrees = treedef.flatten_up_to(numbered)
     except ValueError:
         return None
-    pairs = [(leaf, part) for leaf, part in zip(leaves, parts, strict=True) if not is_hole(leaf)]
-    if not all(isinstance(part, int) for _, part in pairs):
+    pairs = [(part, i) for part, i in zip(parts, subtrees, strict=True) if not is_hole(part)]
+    if not all(isinstance(i, int) for _, i in pairs):
         return None
-    if by_shape and not all(_is_like_array(array, params[i]) for leaf, i in pairs for array in _arrays_of(leaf)):
+    if by_shape and not all(_is_like_array(array, params[i]) for part, i in pairs for array in _arrays_of(part)):
         return None
-    return [i for leaf, i in pairs for _ in _arrays_of(leaf)]
+    return LikeParams(parts, [(i,) if isinstance(i, int) else tuple(jtu.tree_leaves(i)) for i in subtrees], treedef)
 
 
 def _is_split(x: object) -> bool:

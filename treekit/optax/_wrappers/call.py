@@ -135,9 +135,9 @@ def _convert(x: Any, role: Role, key: str, where: str) -> Any:
         return MaskFunction(x, key)
     if role == "schedule" and callable(x) and not isinstance(x, optax.schedules.StatefulSchedule):
         return named_schedule(x, where)
-    # muon(muon_weight_dimension_numbers=function or callable tree). By name, since Optax annotates a function of the
-    # updates, such as `measure` of snapshot, in the same way.
-    if role == "params" and callable(x) and key.endswith("dimension_numbers"):
+    # muon(muon_weight_dimension_numbers=function or tree). By name, since Optax annotates a function of the updates,
+    # such as `measure` of snapshot, in the same way.
+    if role == "params" and x is not None and key.endswith("dimension_numbers"):
         return functools.partial(_resolve, x, key)
     return x
 

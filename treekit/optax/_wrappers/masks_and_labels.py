@@ -18,13 +18,20 @@ from treekit._select.filter import TreeSpec
 from treekit._select.spec import FittedSpec, fit_spec
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.holes import is_params_placeholder
-from treekit.optax._kernel.passed import as_passed
+from treekit.optax._kernel.passed import as_passed, group_inside, in_group
 
 _LONGEST = 60  # columns for a label in an error
 
 
 def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> FittedSpec:
     """Resolve a spec, and fit it to the params inside; an error says how to make one that fits."""
+    group = group_inside(params)
+    if group is not None:
+        if id(spec) not in group.answers:
+            with in_group(None):
+                group.answers[id(spec)] = spec, _answers(resolve(spec, group.params, is_spec_leaf, name))
+        _, answers = group.answers[id(spec)]
+        return fit_spec([answers[i] for i in group.numbers], params, is_spec_leaf=is_spec_leaf, name=name)
     hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
     if of_variables := has_variables(params):
         hint = (
