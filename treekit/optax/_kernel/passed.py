@@ -5,8 +5,8 @@ dtypes than the params (`store_state` computes in f32), or be the updates (`opta
 have more axes. So while a core runs, the boundary says what the user passed, and a function gets that, with the holes
 of the tree that is inside. It is not an argument, since Optax's own functions call cores.
 
-A core that runs on a list of some of the leaves, as in `param_groups`, is in a `LeafGroup`: functions are asked about the
-tree that has all of them, once for all groups.
+A core that runs on a list of some of the leaves, as in `param_groups`, is in a `LeafGroup`: functions are asked about
+the tree that has all of them, once for all groups.
 """
 
 import contextlib
