@@ -144,6 +144,8 @@ MISTAKES: dict[str, Mistake] = {
     "an int that does not fit": Mistake(lambda: MAP(lambda x: 300, jnp.zeros(2, "int8")), OverflowError, "300"),
     # What was meant, at the border of two functions
     "a pattern for a filter_spec": Mistake(lambda: tk.filter(MLP, "layers.2.**"), ValueError, "path_mask"),
+    "a class for a state dict": Mistake(lambda: tk.to_state_dict(eqx.nn.MLP), TypeError, "class MLP"),
+    "a class for a vector": Mistake(lambda: tk.tree_ravel(eqx.nn.MLP), TypeError, "class MLP"),
     "a class for labels": Mistake(lambda: PARTITION(LINEAR).init(MLP), ValueError, "path_labels({Linear: label})"),
     "a class for rates": Mistake(
         lambda: training.scale_by_tree(LINEAR).init(MLP), ValueError, "path_labels({Linear: rate}"

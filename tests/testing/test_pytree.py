@@ -196,6 +196,14 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "loses": (lambda: by_hand(lambda t: ((t.x,), None), losing), r"keeps its attributes\n.*act, rate, y are lost"),
     "resets": (lambda: by_hand(unflatten=lambda cls, _, xs: cls(*xs, act=None)), "act was relu and became None\n"),
     "resets a number": (lambda: by_hand(unflatten=lambda cls, _, xs: cls(*xs, rate=0)), "was 0.5 and became 0\n"),
+    "resets an array": (
+        lambda: by_hand(lambda t: ((t.y,), None), lambda cls, _, xs: cls(None, *xs)),
+        "x was .* became None",
+    ),
+    "arrays in a leaf": (
+        lambda: [{"m": Plain(ONES)}],
+        r"a pytree node\n.*dict at 0: m is a leaf of type Plain, with arrays in x",
+    ),
     "itself inside": (cyclic, r"it can be flattened\n.*list: more than \d+ levels; does it contain itself\?"),
 }
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, overload
 
-from treekit._base.dtype import has_dtype, is_weak
+from treekit._base.dtype import is_weak
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array
 from treekit._base.types import PyTree
@@ -181,21 +181,13 @@ def _step(get_f: Callable[[], Any], carry: _Split, x: _Split) -> tuple[_Split, _
     if jtu.tree_structure(arrays) == jtu.tree_structure(before):
         before = jtu.tree_map(_promoted, before, arrays)
     shown = [jtu.tree_map(_shape_of_array, tree) for tree in (combine(before, carry.rest.tree), new)]
-    if diff := TreeDiff(dict.fromkeys(tree_diff(*shown))) or _bools_that_became_arrays(*shown):
+    if diff := TreeDiff(dict.fromkeys(tree_diff(*shown))):
         raise TypeError(
             "filter_scan: f must return a carry like the one that it takes, in which only the values of arrays "
             "differ. Cast an array whose dtype changes. If a Python number changes, start with an array: "
             f"jax.numpy.asarray(0.0).\ncarry | the carry that f returns:\n{diff}"
         )
     return _Split(arrays, carry.rest), _split(y)
-
-
-def _bools_that_became_arrays(before: PyTree, after: PyTree) -> str:
-    """List the Python bools that have become arrays of bools, or the reverse: to `tree_diff`, these are alike."""
-    pairs = zip(flatten_with_path(before)[0], jtu.tree_leaves(after), strict=True)
-    return "\n".join(
-        f"{path_text(path)}  {describe(x)} | {describe(y)}" for (path, x), y in pairs if has_dtype(x) != has_dtype(y)
-    )
 
 
 def _shape_of_array(x: Any) -> Any:

@@ -17,7 +17,7 @@ from treekit._base.types import PyTree
 from treekit._compare.diff import TreeDiff, tree_diff
 from treekit._names.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._select.filter import split
-from treekit._text.describe import describe, describe_value, type_name
+from treekit._text.describe import describe, describe_value, refuse_class, type_name
 
 T = TypeVar("T")
 
@@ -175,7 +175,7 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
         get the real parts. All other leaves are those of `tree`.
 
     Raises:
-        TypeError: the tree has a NumPy array of bf16 or another dtype that NumPy does not know.
+        TypeError: `tree` is a class, or has a NumPy array of bf16 or another dtype that NumPy does not know.
         ValueError: the function is called with an array of another shape.
         TypeError: the function is called with an array that cannot be cast to the dtypes of the leaves, such as a
             complex one for real leaves.
@@ -187,6 +187,7 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
     >>> unravel(flat + 1)
     {'b': Array([1], dtype=bfloat16), 'f': 'relu', 'w': Array([[2., 2.]], dtype=float32)}
     """
+    refuse_class(tree, "tree_ravel")
     _check_no_foreign_floats(tree)
     leaves, treedef = jtu.tree_flatten(tree)
     places = [i for i, x in enumerate(leaves) if is_inexact_array(x)]

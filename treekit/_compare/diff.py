@@ -78,12 +78,14 @@ def tree_diff(
 ) -> TreeDiff:
     """List every difference between two trees.
 
-    The kinds are: "type" (of a leaf or a node, even if two classes have one name), "structure" (other keys, or another
-    number of children), "static value", "array against None", "shape", "dtype", "weak type", "sharding" (over devices,
-    or another kind of memory) and "value".
+    The kinds are: "type" (of a leaf or a node, even if two classes have one name; a Python number and an array have two
+    types), "structure" (other keys, or another number of children), "static value", "array against None", "shape",
+    "dtype", "weak type", "sharding" (over devices, or another kind of memory) and "value".
 
     A NumPy array is compared with a JAX array as JAX would convert it, as in jit: f64 becomes f32, unless x64 is
     enabled. Two NumPy arrays are compared by their own dtypes.
+
+    Of NumPy's masked arrays, masks are compared, and values where nothing is masked.
 
     NaN is equal to NaN, whatever its bits, and 0.0 to -0.0. Without tolerances, and if there is a NaN, the two parts of
     a complex number are compared one by one.

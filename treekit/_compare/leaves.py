@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 from numpy.typing import NDArray
 
-from treekit._base.dtype import OF_NUMPY, dtype_of, is_concrete, is_number, is_weak, issubdtype
+from treekit._base.dtype import OF_NUMPY, dtype_of, has_dtype, is_concrete, is_number, is_weak, issubdtype
 from treekit._base.jax import jtu, untyped
 from treekit._base.memory import is_deleted
 from treekit._base.types import PyTree
@@ -75,7 +75,7 @@ def plainly_equal(a: PyTree, b: PyTree) -> bool:
         return True
     if type(a) is not type(b):
         return False
-    if isinstance(a, OF_NUMPY):
+    if isinstance(a, OF_NUMPY) and not isinstance(a, np.ma.MaskedArray):
         return a.dtype == b.dtype and a.dtype.kind in "biufc" and a.shape == b.shape and bool((a == b).all())
     return type(a) in _PLAIN and bool(a == b)
 
@@ -106,6 +106,9 @@ def _type_differences(a: PyTree, b: PyTree) -> Iterator[LeafDifference]:
         yield LeafDifference("type", *describe_types(a, b))
     if a_dtype is None or b_dtype is None:
         return
+    if has_dtype(a) != has_dtype(b):  # one is a number of Python, which a class does not train or save
+        yield LeafDifference("type", describe(a), describe(b))
+        return
     if np.shape(a) != np.shape(b):
         yield LeafDifference("shape", describe(a), describe(b))
     if a_dtype != b_dtype:
@@ -135,9 +138,17 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterat
     else:
         x, y = _values(a, b)
         differ = _which_differ(x, y, rtol, atol)
+        if isinstance(a, np.ma.MaskedArray) or isinstance(b, np.ma.MaskedArray):
+            a_mask, b_mask = np.ma.getmaskarray(a), np.ma.getmaskarray(b)
+            if (unlike := a_mask != b_mask).any():
+                where, i = _place(unlike), unlike.argmax()
+                texts = ["masked" if mask.flat[i] else str(z.flat[i]) for mask, z in ((a_mask, x), (b_mask, y))]
+                yield LeafDifference("value", *(text + where for text in texts))
+                return
+            differ &= ~a_mask
         if differ.any():
             left, right = x[differ], y[differ]
-            texts = _describe_first(left[0], right[0], differ.argmax(), differ.shape, left.size - 1)
+            texts = [text + _place(differ) for text in _describe_first(left[0], right[0])]
             yield LeafDifference("value", *texts, *_largest_distances(left, right, dtype_of(a)))
 
 
@@ -256,12 +267,16 @@ def _distances_of_integers(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, flo
     return float(absolute.max()), float(relative.max())
 
 
-def _describe_first(x: PyTree, y: PyTree, index: object, shape: tuple[int, ...], others: int) -> tuple[str, str]:
-    """Describe the first two values that differ, with their place and the number of other values that differ."""
+def _describe_first(x: PyTree, y: PyTree) -> tuple[str, str]:
+    """Describe the first two values that differ."""
     scalar: Any = np.generic
     is_numpy_number = isinstance(x, scalar) and x.dtype.kind not in "STU"
-    left, right = (str(x), str(y)) if is_numpy_number else describe_values(x, y)
-    if not shape:
-        return left, right
-    where = f" at {list(map(int, _unravel_index(index, shape)))}" + (f" and {others} more" if others else "")
-    return left + where, right + where
+    return (str(x), str(y)) if is_numpy_number else describe_values(x, y)
+
+
+def _place(differ: NDArray[Any]) -> str:
+    """Say where the first of the values is that differ, and how many others there are; "" for a number."""
+    if not differ.shape:
+        return ""
+    others = int(differ.sum()) - 1
+    return f" at {list(map(int, _unravel_index(differ.argmax(), differ.shape)))}" + f" and {others} more" * (others > 0)

@@ -9,6 +9,7 @@ from treekit._base.jax import untyped
 from treekit._base.predicates import is_numeric_array, is_traced
 from treekit._base.types import PyTree, TransformationLike
 from treekit._graft.leaves import leaves_of
+from treekit._text.describe import refuse_class
 from treekit._trained.leaves import numbers_as_arrays
 
 
@@ -31,8 +32,8 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
         Save a setting as an array, and `jax.random.key_data` of a key, which `graft` makes a key again.
 
     Raises:
-        TypeError: an array is traced, or has a dtype that is not one of numbers; or `tree` is an optimizer, which is
-            not its state.
+        TypeError: an array is traced, or has a dtype that is not one of numbers; or `tree` is a class, or an
+            optimizer, which is not its state.
         ValueError: two leaves have one name, such as those of the key "a.b" and of the key "b" in "a"; or an array is
             deleted.
 
@@ -41,6 +42,7 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
     >>> list(to_state_dict(params))
     ['layers.0.w', 'layers.1.w']
     """
+    refuse_class(tree, "to_state_dict")
     if isinstance(tree, TransformationLike):
         raise TypeError(
             "to_state_dict takes the state of an optimizer, found an optimizer: pass optimizer.init(params)"

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from treekit._base.dtype import has_dtype
 from treekit._base.jax import jtu, untyped
-from treekit._base.predicates import is_array
+from treekit._base.predicates import is_array, is_numeric_array
+from treekit._base.tree import children_of
 from treekit._base.types import PyTree, PyTreeDef
 from treekit._compare.diff import tree_diff
 from treekit._names.key_path import path_text
@@ -190,12 +192,14 @@ def _named(x: object) -> str:
 
 
 def _is_reset(old: object, new: object) -> bool:
-    """Whether an attribute that is neither a node nor a leaf has changed. The laws of leaves check arrays.
+    """Whether an attribute that is neither a node nor a leaf has changed, or one is None that was not.
 
     Objects without their own ==, such as functions, may be created again each time: type and name are compared.
     """
-    if not (old is None or jtu.all_leaves([old])) or is_array(old) or old is new:
-        return False
+    if old is new or new is None:
+        return old is not new
+    if not (old is None or jtu.all_leaves([old])):
+        return False  # the laws of leaves check it
     eq: object = type(old).__eq__
     if eq is object.__eq__:
         return type(old) is not type(new) or getattr(old, "__qualname__", "") != getattr(new, "__qualname__", "")
@@ -296,6 +300,30 @@ def _has_same_structure_with(x: object, name: str, value: object) -> bool:
         return False  # the class does not allow such a copy
 
 
+def _has_no_arrays_inside_of_leaves(x: object) -> Iterator[Violation]:
+    """Law: its children that are leaves are arrays, or have none."""
+    for key, child in children_of(x).items():
+        held = {} if has_dtype(child) or isinstance(child, type) else _attributes(child)
+        if child is not None and jtu.all_leaves([child]) and (names := [n for n, y in held.items() if _has_array(y)]):
+            yield Violation(
+                "an object inside that has arrays is a pytree node",
+                found=f"{path_text((key,))} is a leaf of type {type(child).__qualname__}, with arrays in "
+                f"{', '.join(names)}",
+                effect="jit, grad and vmap cannot see these arrays",
+                fix=REGISTER,
+            )
+
+
+def _attributes(x: object) -> dict[str, Any]:
+    """Return the attributes of an object, also those in slots."""
+    slots = [name for cls in type(x).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(x, name)]
+    return {**{name: getattr(x, name) for name in slots}, **getattr(x, "__dict__", {})}
+
+
+def _has_array(x: object) -> bool:
+    return any(is_numeric_array(y) for y in jtu.tree_leaves(x))
+
+
 NODE_LAWS: tuple[Callable[[Any], Iterator[Violation]], ...] = (
     _flattens_consistently,
     _keeps_new_leaves,
@@ -303,4 +331,5 @@ NODE_LAWS: tuple[Callable[[Any], Iterator[Violation]], ...] = (
     _keeps_its_attributes,
     _has_static_parts_that_are_static,
     _distinguishes_numbers,
+    _has_no_arrays_inside_of_leaves,
 )

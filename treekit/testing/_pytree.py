@@ -17,7 +17,8 @@ def check_pytree(example: PyTree) -> None:
 
     Every node inside is checked too. Flattening must give the same leaves each time, in order and with key paths.
     Rebuilding must preserve the new leaves and everything else, and must not run the code that creates an instance.
-    Static parts must be hashable, must not contain arrays, and must distinguish 1, 1.0 and True.
+    Static parts must be hashable, must not contain arrays, and must distinguish 1, 1.0 and True. An object inside that
+    has arrays must be a node too.
 
     Args:
         example: an instance of any pytree class of any library. Only this instance is checked.
