@@ -148,6 +148,17 @@ def test_unravel_undoes_ravel(name: str) -> None:
     assert_trees_same(others, tk.filter(tree, tk.is_inexact_array, inverse=True))
 
 
+FLOATS = ["float8_e8m0fnu", "float8_e5m2", "float8_e4m3fn", "bfloat16", "float16", "float32"]
+
+
+@pytest.mark.parametrize("second", FLOATS)
+@pytest.mark.parametrize("first", FLOATS)
+def test_the_vector_holds_the_numbers_of_both_dtypes(first: str, second: str) -> None:
+    tree = [jnp.array([jnp.finfo(dtype).max, 1.0], dtype) for dtype in (first, second)]
+    flat, unravel = tk.tree_ravel(tree)
+    assert_trees_same(unravel(flat), tree)
+
+
 def test_dtypes_are_kept() -> None:
     tree = [jnp.ones(2, jnp.bfloat16), jnp.ones(3, jnp.float16), jnp.arange(2), 1.5]
     flat, unravel = tk.tree_ravel(tree)

@@ -126,7 +126,8 @@ def stands_for_array(x: object) -> bool:
 def promoted_dtype(*leaves: object) -> Any:
     """Return the dtype to which JAX promotes these leaves: numbers, arrays, and objects for arrays.
 
-    JAX refuses some small dtypes, so integers of less than 8 bits count as int8, and two floats of 8 bits become bf16.
+    JAX refuses some small dtypes, so integers of less than 8 bits count as int8, and two floats of 8 bits become bf16;
+    one whose range is wider than that of f16, beside it, f32.
     """
     dtypes: set[Any] = set(map(dtype_of, leaves))
     if None in dtypes:
@@ -141,6 +142,8 @@ def promoted_dtype(*leaves: object) -> Any:
     float8 = {dtype for dtype in dtypes if issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits <= 8}
     if float8:
         floats = {dtype for dtype in dtypes - float8 if issubdtype(dtype, np.inexact)}
+        if floats == {jnp.dtype(jnp.float16)} and any(jnp.finfo(x).max > jnp.finfo(jnp.float16).max for x in float8):
+            floats = {jnp.dtype(jnp.float32)}
         dtypes = floats or (float8 if len(float8) == 1 else {jnp.dtype(jnp.bfloat16)})
     # The caller asks for promotion, so it is allowed even if JAX's promotion mode is strict.
     with jax.numpy_dtype_promotion("standard"):

@@ -11,7 +11,7 @@ from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.flax import is_nnx_optimizer
 from treekit._base.jax import jnp, jtu
 from treekit._base.memory import copied
-from treekit._base.predicates import is_traced
+from treekit._base.predicates import is_array, is_traced
 from treekit._base.states import is_known_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
@@ -191,4 +191,5 @@ def _like(old: Any, value: Any, key: str) -> Any:
             raise OverflowError
         return cast_into(old, value)
     except (TypeError, OverflowError):
-        raise TypeError(f"{key} is {describe(old)}, and cannot become {describe(value)}") from None
+        found = describe_value(value.item()) if is_array(value) and np.shape(value) == () else describe(value)
+        raise TypeError(f"{key} is {describe(old)}, and cannot become {found}") from None

@@ -278,17 +278,15 @@ def _states_dtype(x: object) -> bool:
 
 
 def fits(x: Any, dtype: Any) -> bool:
-    """Whether an array of this dtype holds an int exactly, and any other number without becoming infinite or an int."""
+    """Whether an array of this dtype holds ints exactly, and any other number without becoming infinite or an int."""
     try:
         check_fits(x, dtype)
-        if isinstance(x, bool) or not isinstance(x, _ON_HOST):
+        if isinstance(x, bool) or not (is_array(x) or isinstance(x, (int, float))) or is_traced(x):
             return True
+        is_integer = issubdtype(dtype_of(x), jnp.integer)
+        numbers = np.asarray(x).ravel().tolist() if is_integer or np.shape(x) == () else []
         if issubdtype(dtype, jnp.integer):
-            return bool(int(x) == x and jnp.iinfo(dtype).min <= int(x) <= jnp.iinfo(dtype).max)
-        return not isinstance(x, _INTS) or int(np.real(np.asarray(float(x)).astype(dtype))) == int(x)
+            return all(int(n) == n and jnp.iinfo(dtype).min <= int(n) <= jnp.iinfo(dtype).max for n in numbers)
+        return not is_integer or all(int(np.real(np.asarray(float(n)).astype(dtype))) == n for n in numbers)
     except (OverflowError, ValueError):  # ValueError for the int of a NaN
         return False
-
-
-_INTS: Any = (int, np.integer)
-_ON_HOST: Any = (*_INTS, float, np.floating)
