@@ -166,6 +166,16 @@ def test_both_trees_own_their_containers() -> None:
     assert tree == {"a": [1], "b": [2]}
 
 
+@pytest.mark.parametrize("options", [{"replace": None}, {"replace_fn": None}])
+def test_the_result_owns_the_containers_of_a_replacement(options: Any) -> None:
+    new = [1, {"a": (Point([2], 3),)}]
+    given = {"replace": new, "replace_fn": lambda _: new}
+    out: Any = tk.tree_at("b", {"b": 0}, **{name: given[name] for name in options})
+    out["b"].append(9)
+    out["b"][1]["c"] = 9
+    assert len(new) == 2 and [*new[1]] == ["a"]
+
+
 def test_a_list_takes_a_list_of_replacements_in_its_order() -> None:
     where, new = ["layers.1.bias", Point, "layers.0"], [0, 1, 2]
     expected = {"layers": [2, Layer(3, 0)], "head": 1}

@@ -1,5 +1,6 @@
 """`tree_at`: replace leaves and subtrees, selected as in `tree_find`."""
 
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, overload
 
@@ -68,7 +69,8 @@ def tree_at(
 
     Returns:
         A tree with the classes and containers of `tree`. `tree` itself is not changed. Both share their arrays, but
-        no variables of Flax, since training one would change both: a replacement that has one of `tree` is copied.
+        no variables of Flax, since training one would change both: a replacement that has one of `tree` is copied. Dicts
+        and lists in a replacement are copied too.
 
     Raises:
         ValueError: a pattern or a class matches nothing, or a function returns an empty sequence, and `strict` is True
@@ -106,8 +108,19 @@ def tree_at(
             "the replacements would be lost. Match one of them, or call tree_at twice"
         )
     values = _replacements(selected, replace) if replace_fn is _MISSING else _call_each(replace_fn, selected)
+    values = [_with_own_containers(x) for x in values]
     copy: T = _with_own_variables(selected.replaced(values), tree, values)
     return copy
+
+
+def _with_own_containers(x: Any) -> Any:
+    """Return a replacement that shares no dict or list with the caller's."""
+    if type(x) not in _CONTAINERS:
+        return x
+    return jtu.tree_map(lambda y: y, x, is_leaf=lambda y: type(y) not in _CONTAINERS)
+
+
+_CONTAINERS = frozenset({dict, list, tuple, OrderedDict, defaultdict})
 
 
 def _with_own_variables(new: PyTree, old: PyTree, values: list[Any]) -> Any:

@@ -69,6 +69,18 @@ def test_a_number_beside_params_that_are_a_number_is_not_taken_for_params(name: 
     assert seen[name] is x and isinstance(seen["grad"], optax.MaskedNode)
 
 
+def test_a_group_whose_updates_get_another_shape_does_not_change_what_later_ones_see() -> None:
+    def mean(updates: Any, state: Any, params: Any = None) -> Any:
+        return jax.tree.map(lambda x: x.mean(0), updates), state
+
+    seen, first = dict[str, Any](), optax.GradientTransformation(lambda params: optax.EmptyState(), mean)
+    tx = tko.partition({"a": first, "b": optax.chain(spy(seen), first)}, {"w": "a", "v": "b"})
+    params, grads = {"w": jnp.ones(3), "v": jnp.ones(3)}, {"w": jnp.ones((5, 3)), "v": jnp.ones((5, 3))}
+    updates, _ = tx.update(grads, tx.init(params), params, grad=grads)
+    assert seen["grad"]["v"].shape == (5, 3) and seen["grad"]["w"] == optax.MaskedNode()
+    assert jax.tree.map(jnp.shape, updates) == {"w": (3,), "v": (3,)}
+
+
 class Loss(eqx.Module):
     """A model too, which is called as a loss only where the argument's name says that it is a function."""
 

@@ -124,13 +124,12 @@ def _partition(cores: Mapping[Any, Core], select: Callable[[Any], Any], *, any_s
         return optax.transforms.PartitionState(inner)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        holes, inner = select(updates), states()
-        # Each core changes its own part of the updates only, so the next one still finds its gradients in them.
+        holes, new_updates, inner = select(updates), updates, states()
         for key, inner_update in inner_updates.items():
             old = state.inner_states[key].inner_state
             news, new = update_part(inner_update, holes[key], updates, old, params, extra, any_shape)
-            updates, inner[key] = _filled(holes[key], news, updates), optax.MaskedState(new)
-        return updates, optax.transforms.PartitionState(inner)
+            new_updates, inner[key] = _filled(holes[key], news, new_updates), optax.MaskedState(new)
+        return new_updates, optax.transforms.PartitionState(inner)
 
     return Core(init, update)
 
