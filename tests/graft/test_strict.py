@@ -1,5 +1,6 @@
 """graft is strict: each leaf of both trees is used, named in `fresh` or dropped; an error says what would accept it."""
 
+import gc
 import re
 import tracemalloc
 import warnings
@@ -142,6 +143,27 @@ def test_names_of_any_length_are_safe(name: str) -> None:
         arguments = re.findall(r"^  ((?:fresh|rename)=.*,)$", str(caught.value), re.MULTILINE)
         tk.graft(new, HOSTILE[name], **eval(f"dict({' '.join(arguments)})"))
         assert tracemalloc.get_traced_memory()[1] < 200 * len(DEEP)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_graft_that_fails_keeps_no_names() -> None:
+    """Python's `re` keeps its last 512 patterns itself."""
+
+    def fail(number: int) -> None:
+        zero = np.zeros(1)
+        old = {f"file{number}.{i}.{'x' * 100}": zero for i in range(1000)}
+        with pytest.raises(ValueError, match="leaves are left"):
+            tk.graft({"w": zero, "v": zero}, {**old, "w": zero})
+
+    fail(0)
+    tracemalloc.start()
+    try:
+        for number in (1, 2):
+            fail(number)
+        re.purge()
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 100_000  # of 5 MB
     finally:
         tracemalloc.stop()
 

@@ -3,16 +3,24 @@
 import bisect
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from treekit._names.patterns import Pattern, has_wildcards, is_match
 
 
 class PatternSet:
-    """Several globs and regular expressions. Classes among them keep their indices, and match no name."""
+    """Several globs and regular expressions. Classes among them keep their indices, and match no name.
 
-    def __init__(self, patterns: Sequence[Pattern | type[Any]]) -> None:
+    Args:
+        patterns: these.
+        regex_of: what compiles a glob; by default, a function that keeps what it has compiled.
+    """
+
+    def __init__(
+        self, patterns: Sequence[Pattern | type[Any]], regex_of: Callable[[str], re.Pattern[str]] | None = None
+    ) -> None:
+        self._regex_of = regex_of
         # Globs without wildcards are looked up: their indices by name, and the names in order.
         self._names: dict[str, list[int]] = defaultdict(list)
         with_wildcards: list[tuple[int, Pattern]] = []
@@ -37,7 +45,7 @@ class PatternSet:
             return tuple(names)
         parts: set[str | None] = {None, *name.split(".")}
         tried = [x for part in parts if part in self._by_part for x in self._by_part[part]]
-        return tuple(sorted((*names, *(i for i, pattern in tried if is_match(pattern, name)))))
+        return tuple(sorted((*names, *(i for i, pattern in tried if is_match(pattern, name, self._regex_of)))))
 
     def may_match_below(self, name: str) -> bool:
         """Whether a pattern may match a name that continues this one; with wildcards, any may."""

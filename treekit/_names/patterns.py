@@ -6,6 +6,7 @@ can: glob and name are then read backwards, so that the last wildcard takes the 
 
 import functools
 import re
+from collections.abc import Callable
 from typing import TypeAlias
 
 Pattern: TypeAlias = str | re.Pattern[str]
@@ -15,11 +16,11 @@ _MOST_PARTS = r"(?:[^.]*\.)*"
 _FEWEST_PARTS = f"{_MOST_PARTS}?"
 
 
-def is_match(pattern: Pattern, name: str) -> bool:
-    """Whether a pattern matches the whole name of a path."""
+def is_match(pattern: Pattern, name: str, regex_of: Callable[[str], re.Pattern[str]] | None = None) -> bool:
+    """Whether a pattern matches the whole name of a path; globs are compiled by `regex_of`, or else kept compiled."""
     if isinstance(pattern, re.Pattern):
         return pattern.fullmatch(name) is not None
-    return _regex_of(pattern).fullmatch(_with_dot(name)) is not None
+    return (regex_of or _regex_of)(pattern).fullmatch(_with_dot(name)) is not None
 
 
 def may_match_below(pattern: Pattern, name: str) -> bool:
@@ -41,8 +42,7 @@ def _with_dot(name: str) -> str:
     return f"{name}." if name else ""
 
 
-@functools.lru_cache(10_000)
-def _regex_of(glob: str) -> re.Pattern[str]:
+def compiled(glob: str) -> re.Pattern[str]:
     r"""Return a glob as a regular expression over a name with a dot after each part, and a group for each `*` and `**`.
 
     `**.a.**.b*` becomes `(?>((?:[^.]*\.)*?)a\.)((?:[^.]*\.)*)b(?>([^.]*?)\.)`, where the groups are for the first `**`,
@@ -58,6 +58,9 @@ def _regex_of(glob: str) -> re.Pattern[str]:
         return re.compile(start)
     *middle, end = rest
     return re.compile(f"{start}{''.join(f'(?>({_FEWEST_PARTS}){x})' for x in middle)}({_MOST_PARTS}){end}")
+
+
+_regex_of = functools.lru_cache(1_000)(compiled)  # of patterns in programs; those made of names in files are not kept
 
 
 def _split_at_deep_wildcards(glob: str) -> list[list[str]]:

@@ -69,8 +69,8 @@ def tree_at(
 
     Returns:
         A tree with the classes and containers of `tree`. `tree` itself is not changed. Both share their arrays, but
-        no variables of Flax, since training one would change both: a replacement that has one of `tree` is copied. Dicts
-        and lists in a replacement are copied too.
+            no variables of Flax, since training one would change both: a replacement that has one of `tree` is copied.
+            Dicts and lists in a replacement are copied too.
 
     Raises:
         ValueError: a pattern or a class matches nothing, or a function returns an empty sequence, and `strict` is True
