@@ -45,10 +45,24 @@ def test_a_step_that_is_skipped(name: str) -> None:
     assert_trees_same(update(SKIPPED[name](private(tko)), grads), jax.tree.map(jnp.zeros_like, PARAMS))
 
 
-def test_two_bounds_in_a_chain() -> None:
-    def two(o: Any) -> Any:
+BOUNDS: dict[str, Callable[[Any], Any]] = {"plain": lambda tx: tx, **SKIPPED}
+BOUNDS["conditionally_mask"] = lambda tx: tko.conditionally_mask(tx, lambda step: step >= 0)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_two_bounds_in_a_chain(name: str) -> None:
+    """Also where each may be skipped, which returns the gradients that it leaves out as they are."""
+
+    def two(o: Any, around: Any) -> Any:
         each = [o.contrib.differentially_private_aggregate(clip, 0.0, key=0) for clip in (1.0, 2.0)]
         masks = {"a": True, "b": False}, {"a": False, "b": True}
-        return o.chain(*map(o.masked, each, masks), o.sgd(1.0))
+        return o.chain(*map(around, map(o.masked, each, masks)), o.sgd(1.0))
 
-    assert_trees_same(update(two(tko)), update(two(optax)))
+    assert_trees_same(update(two(tko, BOUNDS[name])), update(two(optax, BOUNDS["plain"])))
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_missing_gradient_of_what_is_masked_out(name: str) -> None:
+    tx = BOUNDS[name](tko.masked(private(tko), {"a": True, "b": False}))
+    got = update(tx, {**GRADS, "b": None})
+    assert_trees_same(got, update(private(optax), {**GRADS, "b": None}))

@@ -15,7 +15,7 @@ from treekit._names.key_path import leaf_path_text, path_text
 from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.extra_args import view_extra_args
 from treekit.optax._kernel.holes import is_hole
-from treekit.optax._kernel.preserve import is_complex, keep_state, keep_updates
+from treekit.optax._kernel.preserve import check_shapes_of_updates, is_complex, keep_state, keep_updates
 from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.trained import Flat, flatten, trained
 
@@ -62,8 +62,8 @@ class Crossing:
     def leave(self, state: OptState, new_updates: Updates, new_state: OptState) -> tuple[Any, Any]:
         """Return new updates and a new state for the user.
 
-        The state has the structure and dtypes of the old one. Each update has the wider of its gradient's and its
-        param's dtype. A parameter without a gradient has no update, unless it is in rounds: of `MultiSteps` or `sam`.
+        The state has the structure and dtypes of the old one, and each update the dtype that the core computed. A
+        parameter without a gradient has no update, unless it is in rounds: of `MultiSteps` or `sam`.
 
         Args:
             state: the state that the core received.
@@ -83,10 +83,12 @@ class Crossing:
                 _check_can_hold(entries, state)
             news = [None if i in held else x for i, x in enumerate(news)]
             new_state = _hold(held, entries, state, new_state)
+        new_updates = flat.treedef.unflatten(news)
+        check_shapes_of_updates(self.updates, self.params, new_updates)
         # Outside of jit, adan keeps the gradient itself: a step that donates the state would delete the caller's.
         leaves, treedef = jtu.tree_flatten(new_state)
         unaliased = unshared(leaves, jtu.tree_leaves((news, self.updates, self.params, self.extra)))
-        return flat.treedef.unflatten(news), treedef.unflatten(unaliased)
+        return new_updates, treedef.unflatten(unaliased)
 
 
 def _is_sum_of_all(x: Entry) -> bool:

@@ -34,7 +34,7 @@ from treekit.optax._kernel.transformation import Core
 
 
 def preserving(core: Core) -> Core:
-    """Return a core whose updates and state are those that the boundary would return."""
+    """Return a core whose updates and state have the dtypes that the boundary would return."""
     inner_init, inner_update = core
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
@@ -57,21 +57,26 @@ def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
 
     Raises:
         TypeError: they have another structure than the updates; or one is not an array, or complex for a real param.
-        ValueError: the shape of one does not fit its param.
     """
     grads, treedef = jtu.tree_flatten(updates)
     news = _parts_of_updates(updates, treedef, new_updates)
     likes = grads if params is None else jtu.tree_leaves(params)
+    if _mixes_complex(likes):
+        news = list(map(_real_where_real, likes, news))
+    wanted = map(_like_of_update, grads, likes, news)
+    return treedef.unflatten(cast_each(news, list(wanted), updates))
+
+
+def check_shapes_of_updates(updates: Updates, params: Params, new_updates: Updates) -> None:
+    """Raise a ValueError if the shape of an update does not fit its param; inside, it may have that of its gradient."""
+    likes = jtu.tree_leaves(updates if params is None else params)
+    news = flatten_up_to(jtu.tree_structure(updates), new_updates)
     for i, (have, want) in enumerate(zip(_shapes(news), _shapes(likes), strict=True)):
         if news[i] is not None and have != want and not can_be_broadcast(have, want):
             raise ValueError(
                 f"update returned an array of shape {have} at {leaf_path_text(updates, i)}, where the "
                 f"{'gradient' if params is None else 'param'} has shape {want}. Is the state of other params?"
             )
-    if _mixes_complex(likes):
-        news = list(map(_real_where_real, likes, news))
-    wanted = map(_like_of_update, grads, likes, news)
-    return treedef.unflatten(cast_each(news, list(wanted), updates))
 
 
 def _like_of_update(grad: Any, like: Any, new: Any) -> Any:
