@@ -4,6 +4,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,13 @@ def labels(params: Any) -> Any:
     return jax.tree.map(lambda x: f"rate_of_{x.size % 9}", params)
 
 
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "adamw": lambda: tko.adamw(1e-3),
-    "many accumulators": lambda: tko.MultiSteps(
+OPTIMIZERS: dict[str, Any] = {
+    "adamw": tko.adamw(1e-3),
+    "many accumulators": tko.MultiSteps(
         tko.chain(tko.adamw(1.2345e-5, mu_dtype=jnp.bfloat16), tko.trace(0.9), training.params_ema(0.999)), 4
     ),
-    "labels": lambda: tko.partition({f"rate_of_{i}": tko.adam(10.0 ** (-i)) for i in range(9)}, labels),
-    "fails": lambda: tko.GradientTransformation(lambda params: {"of_the_user": params}, failing),
+    "labels": tko.partition({f"rate_of_{i}": tko.adam(10.0 ** (-i)) for i in range(9)}, labels),
+    "fails": tko.GradientTransformation(lambda params: {"of_the_user": params}, failing),
 }
 
 
@@ -87,14 +88,14 @@ TREES = MODELS | {
 }
 TABLES: dict[str, Callable[[], Any]] = {
     **{
-        f"summary: {of_optimizer}, {name}": (lambda make=make, model=model: training.summary(make(), model))
-        for of_optimizer, make in OPTIMIZERS.items()
+        f"summary: {of_optimizer}, {name}": partial(training.summary, optimizer, model)
+        for of_optimizer, optimizer in OPTIMIZERS.items()
         for name, model in MODELS.items()
         if of_optimizer == "many accumulators" or model is LONG
     },
     "summary: a later state": lambda: training.summary(tko.sgd(0.1), LONG, tko.sgd(0.1).init(LONG)),
     **{
-        f"tree_summary: {name}{', stats' * stats}": (lambda tree=tree, stats=stats: tk.tree_summary(tree, stats=stats))
+        f"tree_summary: {name}{', stats' * stats}": partial(tk.tree_summary, tree, stats=stats)
         for name, tree in TREES.items()
         for stats in (False, True)
     },
@@ -153,7 +154,7 @@ def test_so_do_the_tables_of_errors(name: str) -> None:
     with pytest.raises((AssertionError, TypeError)) as error:
         ERRORS[name]()
     table = [line for line in str(error.value).splitlines() if "  " in line.strip()]
-    assert len(table) > 1 and max(map(len, table)) <= 80
+    assert table and max(map(len, table)) <= 80
 
 
 def test_what_fits_is_on_one_line_and_what_does_not_is_unbroken_where_it_can_be() -> None:

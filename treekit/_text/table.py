@@ -48,8 +48,9 @@ class Table(NamedTuple):
         lines: list[str] = []
         for i, cells in enumerate(self._cells(), -1):
             tag = "th" if i < 0 or i in self.highlighted else "td"
-            cell = f'<{tag} style="text-align: left">{{}}</{tag}>'
-            lines.append(f"<tr>{''.join(cell.format(html.escape(text)) for text in cells)}</tr>")
+            name, *others = (f'<{tag} style="text-align: left">{html.escape(text)}</{tag}>' for text in cells)
+            name = name.replace("left", "left; overflow-wrap: anywhere", 1)  # long names do not make the page wider
+            lines.append(f"<tr>{''.join([name, *others])}</tr>")
         return f"<table>{''.join(lines)}</table>" + "".join(f"<p>{html.escape(line)}</p>" for line in self.after)
 
     def _cells(self) -> list[tuple[str, ...]]:
