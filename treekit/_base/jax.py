@@ -57,6 +57,11 @@ def is_ref(x: object) -> TypeGuard[Any]:  # the items of a `jax.Ref` have no typ
     return _may_be_ref(cls) and (isinstance(x, _Ref) or is_hijax_variable(x))
 
 
+def has_ref(leaves: list[Any]) -> bool:
+    """Whether a reference is among some leaves. Most have a few classes, which are asked first."""
+    return any(map(_may_be_ref, {*map(type, leaves)})) and any(map(is_ref, leaves))
+
+
 def ref_like(x: Any, value: Any = None) -> Any:
     """Return a new reference of the kind of `x`, to an array, or to the value of `x`."""
     if is_hijax_variable(x):

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import jax
+
 from treekit._base.jax import jtu
 from treekit._base.tree import children_of, is_mapping, is_none, one_level
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
@@ -42,9 +44,15 @@ def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list
     """Flatten each of `rest` up to `treedef`; raise a ValueError that says which of them does not fit."""
     for i, tree in enumerate(rest):
         try:
-            yield flatten_up_to(treedef, tree)
-        except ValueError as error:
-            raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
+            # JAX's own function is faster. Its error may not copy arrays from their devices.
+            with jax.transfer_guard_device_to_host("disallow"):
+                parts = treedef.flatten_up_to(tree)
+        except Exception:
+            try:
+                parts = flatten_up_to(treedef, tree)
+            except ValueError as error:
+                raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
+        yield parts
 
 
 def flatten_updates(treedef: PyTreeDef, updates: Updates, name: str = "updates") -> list[Any]:

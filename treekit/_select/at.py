@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, Unpack, overload
 
 from treekit._base.flax import is_variable
-from treekit._base.jax import is_hijax_variable, is_ref, jtu, ref_like
+from treekit._base.jax import has_ref, is_hijax_variable, is_ref, jtu, ref_like
 from treekit._base.types import LeafPredicate, PyTree
 from treekit._names.key_path import walk
 from treekit._names.pattern_errors import listed
@@ -129,7 +129,7 @@ def _with_own_variables(new: PyTree, old: PyTree, values: list[Any]) -> Any:
     JAX rebuilds variables. But they may be among the replacements, `values`, and references in them are leaves, as are
     variables of Flax's other kind.
     """
-    if not any(map(is_ref, jtu.tree_leaves(new))) and not any(is_variable(x) for _, x in walk(values)):
+    if not has_ref(jtu.tree_leaves(new)) and not any(is_variable(x) for _, x in walk(values)):
         return new
     variables = [x for _, x in walk(old) if is_variable(x) or is_hijax_variable(x)]
     shared = {id(y) for x in variables for y in (x, *filter(is_ref, jtu.tree_leaves(x)))}

@@ -46,7 +46,8 @@ class ByFunction(Selection):
         def gets_mark(x: object) -> bool:
             return _is_empty_tuple(x) or (is_leaf is not None and is_leaf(x))
 
-        self._leaves, treedef = jtu.tree_flatten(tree, is_leaf=gets_mark)
+        # A partial of a function of C, where that is enough, since it is called for every node.
+        self._leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_empty_tuple if is_leaf is None else gets_mark)
         marks: list[Any] = [_EmptyTuple() if _is_empty_tuple(x) else object() for x in self._leaves]
         leaf_of = dict(zip(map(id, marks), self._leaves, strict=True))
         try:
@@ -59,7 +60,9 @@ class ByFunction(Selection):
         _check_returned(returned, original, self._marked, leaf_of)
 
         is_returned: LeafPredicate = functools.partial(operator.is_, returned)
-        self.is_one = any(map(is_returned, jtu.tree_leaves(self._marked, is_leaf=is_returned)))
+        # The marked tree taken apart, into the selected nodes and the marks of all other leaves.
+        self._parts, self._treedef = jtu.tree_flatten(self._marked, is_leaf=is_returned)
+        self.is_one = any(map(is_returned, self._parts))
         if self.is_one:
             returned, original = [returned], [original]
         try:
@@ -71,10 +74,12 @@ class ByFunction(Selection):
             ) from None
         self.nodes_of_item = [[i] for i in range(len(self.nodes))]
         self._position = {id(node): i for i, node in enumerate(self._marked_nodes)}
-        # The marked tree taken apart, into the selected nodes and the marks of all other leaves.
-        self._parts, self._treedef = jtu.tree_flatten(self._marked, is_leaf=self._is_selected)
-        found = [id(x) for x in self._parts if self._is_selected(x)]
-        each_is_at_one_place = sorted(self._position[x] for x in found) == list(range(len(self._marked_nodes)))
+        if not self.is_one:
+            self._parts, self._treedef = jtu.tree_flatten(self._marked, is_leaf=self._is_selected)
+        position = self._position
+        self._places = [i for i, x in enumerate(self._parts) if id(x) in position]
+        found = [id(self._parts[i]) for i in self._places]
+        each_is_at_one_place = sorted(position[x] for x in found) == list(range(len(self._marked_nodes)))
         if not each_is_at_one_place:
             raise ValueError(_not_one_place_each(self._marked_nodes, found, self._marked))
         if any(map(is_none, self._marked_nodes)):
@@ -104,15 +109,13 @@ class ByFunction(Selection):
 
     def replaced(self, values: Iterable[Any]) -> Any:
         values, new_parts = list(values), list[Any]()
-        leaf = 0
-        for part in self._parts:
-            position = self._position.get(id(part))
-            if position is None:
-                new_parts.append(self._leaves[leaf])
-                leaf += 1
-            else:
-                new_parts.append(values[position])
-                leaf += jtu.tree_structure(part).num_leaves  # the marks in it
+        leaf = last = 0
+        for i in self._places:  # each after the leaves that are not selected
+            part, between = self._parts[i], i - last
+            new_parts += [*self._leaves[leaf : leaf + between], values[self._position[id(part)]]]
+            leaf += between + jtu.tree_structure(part).num_leaves  # the marks in it
+            last = i + 1
+        new_parts += self._leaves[leaf:]
         return self._treedef.unflatten(new_parts)
 
 
