@@ -16,6 +16,7 @@ from typing import Any
 from treekit._base.flax import is_nnx_module, is_no_parameter, is_param, is_variable_class, variable_class
 from treekit._base.jax import jtu
 from treekit._base.layouts import TRAINABLE
+from treekit._base.tree import one_level
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.key_path import keyed_children
 
@@ -39,8 +40,9 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
     def stops(x: object) -> bool:
         return (is_leaf is not None and is_leaf(x)) or declares(variable_class(x))
 
-    def stops_in_module(x: object) -> bool:
-        return stops(x) or is_variable_class(variable_class(x))
+    def stops_in_module(x: object) -> bool:  # not at the modules in it
+        cls: Any = variable_class(x)
+        return (is_leaf is not None and is_leaf(x)) or is_variable_class(cls) or _says(cls)
 
     def answers(part: PyTree, in_module: bool) -> Iterator[bool]:
         """Yield the answer for each leaf of a part of the tree; in a module, variables decide, and what is in none."""
@@ -51,12 +53,17 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
                 yield from all_frozen(x)
             elif jtu.all_leaves([x], is_leaf):
                 yield in_module and not decides
-            else:
-                excluded, keyed = _excluded_fields(cls), keyed_children(x)
+            elif excluded := _excluded_fields(cls):
+                keyed = keyed_children(x)
                 _check_keys(cls, excluded, [text for text, _ in keyed])
                 for text, child in keyed:
-                    is_inside = not decides and (in_module or is_nnx_module(cls))
+                    is_inside = in_module or is_nnx_module(cls)
                     yield from all_frozen(child) if text in excluded else answers(child, is_inside)
+            elif decides:
+                for child in one_level(x)[0]:
+                    yield from answers(child, False)
+            else:
+                yield from answers(x, True)
 
     def all_frozen(part: PyTree) -> list[bool]:
         return [True] * len(jtu.tree_leaves(part, is_leaf=is_leaf))
@@ -66,7 +73,12 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
 
 def declares(cls: Any) -> bool:
     """Whether a class declares that leaves in its instances are not trained."""
-    return bool(_excluded_fields(cls)) or _is_frozen(cls) or is_nnx_module(cls)
+    return is_nnx_module(cls) or _says(cls)
+
+
+def _says(cls: Any) -> bool:
+    """Whether a class says so itself: of some of its fields, or of all leaves in its instances."""
+    return bool(_excluded_fields(cls)) or _is_frozen(cls)
 
 
 def _is_frozen(cls: Any) -> bool:
@@ -81,7 +93,7 @@ def _excluded_fields(cls: Any) -> frozenset[str]:
 
 def _check_keys(cls: Any, excluded: frozenset[str], keys: list[str | None]) -> None:
     """Raise a TypeError if a field that is not trained may be a child whose key is not the name of a field."""
-    unknown = [key for key in keys if key not in {f.name for f in dataclasses.fields(cls)}] if excluded else []
+    unknown = [key for key in keys if key not in {f.name for f in dataclasses.fields(cls)}]
     if unknown and (missing := sorted(excluded.difference(filter(None, keys)))):
         raise TypeError(
             f'{cls.__qualname__}.{missing[0]} is declared with {{"trainable": False}}, but the class is registered so '
