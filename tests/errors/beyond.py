@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+import treekit as tk
 from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
 from treekit import training
@@ -34,6 +35,21 @@ def step(tx: Any, state: Any = None) -> Any:
 
 def ratio(updates: Any, params: Any) -> Any:
     return optax.tree.norm(updates) / optax.tree.norm(params)
+
+
+def grouped(table: Any, *args: Any, factory: Any = tko.adamw, **options: Any) -> Any:
+    """The first state of an optimizer with groups."""
+    return unchecked(training.param_groups)(
+        factory, table, *(args or (() if "learning_rate" in options else (0.1,))), **options
+    ).init(PARAMS)
+
+
+def clipped(learning_rate: float) -> Any:
+    return tko.chain(tko.clip_by_global_norm(1.0), tko.adamw(learning_rate))
+
+
+def noisy(**options: Any) -> Any:
+    return tko.chain(tko.add_noise(0.1, 0.5, key=0), tko.adamw(**options))
 
 
 SGD, ADAM, EMA, FREE = tko.sgd(0.1), tko.adam(0.1), training.params_ema(0.5), tko.contrib.schedule_free_sgd(0.1)
@@ -152,6 +168,61 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a rate of a leaf that is a word": Mistake(
         lambda: training.scale_by_tree({"w": "fast", "b": 0.1}).init(PARAMS), TypeError, "rates.w"
+    ),
+    # param_groups
+    "an option that the factory does not have": Mistake(
+        lambda: grouped({"w": {"weight_decy": 0.0}}), ValueError, "weight_decay"
+    ),
+    "a row that is a number": Mistake(lambda: grouped({"w": 0.1}), TypeError, "the row 'w'"),
+    "a table that is a list": Mistake(lambda: grouped([("w", {})]), TypeError, "the table"),
+    "a row for a number": Mistake(lambda: grouped({3: {}}), TypeError, "found 3"),
+    "a row without a name": Mistake(lambda: grouped({tk.leaf_mask(lambda x: True): {"b1": 0.1}}), ValueError, "'name'"),
+    "two rows of one name": Mistake(
+        lambda: grouped({"w": {"b1": 0.1}, "**.w": {"b2": 0.1}}), ValueError, "the row 'w'"
+    ),
+    "the name of a row that is an option with another": Mistake(
+        lambda: grouped({"b": {"weight_decay": 0.0, "name": "adam"}}, factory=tko.contrib.muon),
+        ValueError,
+        "adam_weight_decay",
+    ),
+    "times of what is not a number": Mistake(
+        lambda: grouped({"w": {"mu_dtype": training.times(2)}}), TypeError, "mu_dtype"
+    ),
+    "times of a string": Mistake(lambda: unchecked(training.times)("2"), TypeError, "'2'"),
+    "times as a default": Mistake(lambda: grouped({}, training.times(2)), TypeError, "learning_rate"),
+    "an option that is a string": Mistake(lambda: grouped({"w": {"learning_rate": "0.1"}}), TypeError, "learning_rate"),
+    "a row that selects nothing": Mistake(lambda: grouped({"x.**": None}), ValueError, "'x.**'"),
+    "an option that earlier rows decide": Mistake(
+        lambda: grouped({"**": {"b1": 0.1}, "w": {"b1": 0.2}}), ValueError, "b1 of the row 'w'"
+    ),
+    "an option for what is frozen": Mistake(
+        lambda: grouped({"w": None, "**.w": {"b1": 0.2}}), ValueError, "b1 of the row '**.w'"
+    ),
+    "a row with another structure of the state": Mistake(
+        lambda: grouped({"w": {"momentum": 0.9}}, factory=tko.sgd), ValueError, "momentum of the row 'w'"
+    ),
+    "a mask in a row": Mistake(
+        lambda: grouped({"w": {"mask": {"w": True, "b": False}}}), ValueError, "mask of the row 'w'"
+    ),
+    "an optimizer for a factory": Mistake(
+        lambda: unchecked(training.param_groups)(ADAM, {}), TypeError, "param_groups(optax.adamw"
+    ),
+    "groups of what looks at all params": Mistake(
+        lambda: grouped({"w": {"beta3": 0.5}}, factory=tko.contrib.prodigy), TypeError, "optax.partition"
+    ),
+    "groups of a factory that may look at all params": Mistake(
+        lambda: grouped({"w": {"learning_rate": 0.5}}, factory=clipped), TypeError, "leafwise=True"
+    ),
+    "groups that cannot share a key": Mistake(
+        lambda: grouped({"w": {"learning_rate": 0.5}}, factory=noisy, leafwise=True, learning_rate=0.1),
+        TypeError,
+        "rng_key",
+    ),
+    "a row for what all params share": Mistake(
+        lambda: grouped({"w": {"ns_coeffs": (1.0, 2.0, 3.0)}}, factory=tko.contrib.muon), TypeError, "ns_coeffs"
+    ),
+    "rates for the layers of a stack without its other axes": Mistake(
+        lambda: training.scale_by_tree({"w": jnp.ones((64, 3)), "b": 0.1}).init(PARAMS), ValueError, "rates.w"
     ),
     "a schedule of several rates": Mistake(
         lambda: step(training.scale_by_tree({"w": lambda count: jnp.ones(2), "b": 0.1})), TypeError, "rates.w"

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -50,6 +51,19 @@ def test_each_leaf_has_its_rate(name: str, kind: str) -> None:
         return None if grad is None or grad.dtype == jax.dtypes.float0 else rate_of(param) * grad
 
     assert cases.same_bits(updates, jax.tree.map(scaled, params, grads, is_leaf=lambda x: x is None))
+
+
+def test_an_array_of_rates_broadcasts_to_its_leaf() -> None:
+    """A rate for each layer of a stack, and for the new rows of an embedding."""
+    params = {"embed": jnp.ones((3, 2)), "layers": {"w": jnp.ones((2, 3, 4)), "b": jnp.ones((2, 1, 5))}}
+    rates = {"embed": jnp.array([[0.0], [0.0], [1.0]]), "layers": np.array([0.5, 2.0]).reshape(2, 1, 1)}
+    tx = training.scale_by_tree(rates)
+    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
+    assert updates["embed"].tolist() == [[0, 0], [0, 0], [1, 1]]
+    for x in updates["layers"].values():
+        assert x.dtype == jnp.float32
+        assert (x[0] == 0.5).all()
+        assert (x[1] == 2.0).all()
 
 
 @pytest.mark.parametrize("kind", ["eqx_raw", "bf16_f32_grads"])

@@ -85,15 +85,19 @@ class Row(NamedTuple):
 def call_of(factory: Callable[..., Any], args: Sequence[object], defaults: Mapping[str, object]) -> Call:
     """Return the call of a factory with the defaults; one of plain Optax's is like that of treekit with its name."""
     call = bind_original(factory, args, defaults)
-    if not call.is_of_optax and is_of_optax(factory):
-        call = dataclasses.replace(call, is_of_optax=True)
-    return call
+    name = _name_in_optax(call.factory)
+    return call if name is None else dataclasses.replace(call, name=name, is_of_optax=True)
+
+
+def _name_in_optax(factory: object) -> str | None:
+    """Return the name of a factory of Optax that computes each leaf alone; nadamw is a partial, and has none itself."""
+    names = [(name, module) for name in _LEAFWISE for module in (optax, optax.contrib)]
+    return next((name for name, module in names if vars(module).get(name) is factory), None)
 
 
 def check_leafwise(call: Call, leafwise: bool) -> None:
     """Raise a TypeError unless a factory is known, or said, to compute each leaf alone."""
-    known = [vars(module).get(name) for module in (optax, optax.contrib) for name in _LEAFWISE]
-    if any(call.factory is x for x in known):
+    if _name_in_optax(call.factory):
         return
     if is_of_optax(call.factory):
         raise TypeError(

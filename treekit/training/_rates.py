@@ -5,21 +5,21 @@ from typing import Any, NamedTuple
 
 import optax
 
-from treekit._base.dtype import issubdtype
+from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
-from treekit._base.predicates import is_real_number
+from treekit._base.predicates import is_array, is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
 from treekit._names.key_path import flatten_with_path, path_text
 from treekit._select.spec import FittedSpec
-from treekit._text.describe import describe_value
+from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.known_states import Known, declare
 from treekit.optax._kernel.transformation import Core, GradientTransformation
 from treekit.optax._wrappers.masks_and_labels import resolve
 from treekit.optax._wrappers.traced import named_schedule
 
-# A prefix tree of the params, of any class, whose leaves are numbers or schedules, or a function that returns one. It
-# also tells inject_hyperparams that a function of the params is not a schedule.
+# A prefix tree of the params, of any class, whose leaves are numbers, arrays or schedules, or a function that returns
+# one. It also tells inject_hyperparams that a function of the params is not a schedule.
 Rates = Callable[[Any], Any] | float | object
 
 
@@ -41,8 +41,10 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
     """Multiply the update of each leaf by its own rate: smaller steps for the body than for the head.
 
     Args:
-        rates: a prefix tree of the params whose leaves are numbers or schedules, or a function from the params to one.
-            A value applies to the whole subtree below it, and with None that subtree's updates are not changed. Leaves
+        rates: a prefix tree of the params whose leaves are numbers, arrays or schedules, or a function from the params
+            to one. A value applies to the whole subtree below it, and with None that subtree's updates are not changed.
+            An array must broadcast to the shape of each param below it, as NumPy does: of shape (layers, 1, 1), it is a
+            rate for each layer of a stack of matrices; of shape (rows, 1), for each row of an embedding. Leaves
             of the model that cannot be parameters may be None. A function is called with the params: give rates by
             name with `treekit.path_labels({"**.bias": 0.5}, default=1.0)`, and use `optax.scale_by_schedule` for one
             schedule for all leaves.
@@ -52,9 +54,10 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
         Rates do not reverse the sign: put it after an optimizer, or before `optax.scale_by_learning_rate`.
 
     Raises:
-        ValueError: the rates do not fit the params; the message names the first key path that differs.
-        TypeError: a rate is neither a real number of shape () nor a schedule that returns one; the message names its
-            key path. Both are raised by `init` and `update`.
+        ValueError: the rates do not fit the params, or an array does not broadcast to its param; the message names the
+            key path.
+        TypeError: a rate is neither a real number, an array of them nor a schedule that returns one number; the message
+            names its key path. Both are raised by `init` and `update`.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax, training
@@ -64,6 +67,9 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
     >>> updates, state = optimizer.update(params, optimizer.init(params), params)
     >>> updates["body"]["w"], updates["head"]
     (Array([-0.125, -0.125], dtype=float32), Array([-1., -1.], dtype=float32))
+    >>> new_rows = training.scale_by_tree(jnp.array([[0.0], [0.0], [1.0]]))  # of an embedding of three words
+    >>> new_rows.update(jnp.ones((3, 2)), new_rows.init(jnp.ones((3, 2))))[0].tolist()
+    [[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]]
     """
 
     def init(params: Params) -> Any:
@@ -87,13 +93,24 @@ def _resolve(rates: PyTree, params: Params) -> tuple[FittedSpec, list[str]]:
     paths = [path_text(path, "rates") for path, _ in flatten_with_path(fitted.spec, _is_rate)[0]]
     for at, (rate, part) in zip(paths, fitted.pairs, strict=True):
         if jtu.tree_leaves(part) and not (_is_rate(rate) or callable(rate)):
-            raise TypeError(f"{at} must be a real number or a schedule, found {describe_value(rate)}")
+            raise TypeError(f"{at} must be a real number, an array of them or a schedule, found {describe_value(rate)}")
+        for x in jtu.tree_leaves(part) if shape_of(rate) else ():
+            if not _broadcasts(shape_of(rate), shape_of(x)):
+                raise ValueError(
+                    f"{at} is {describe(rate)}, which does not broadcast to the param, {describe(x)}. Give it as many "
+                    "axes, of size 1 or of the size that the param has: rates of shape (3, 1) for the rows of f32[3,4]"
+                )
     return fitted, paths
 
 
 def _is_rate(x: Any) -> bool:
-    """Whether `x` is a real number, or None, which does not change the updates."""
-    return x is None or is_real_number(x)
+    """Whether `x` is a real number, an array of them, or None, which does not change the updates."""
+    return x is None or is_real_number(x) or (is_array(x) and issubdtype(dtype_of(x), jnp.floating))
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    pairs = zip(shape[::-1], to[::-1], strict=False)
+    return len(shape) <= len(to) and all(x in (1, y) for x, y in pairs)
 
 
 def _scaled(at: str, rate: Any, updates: Updates, count: object) -> Any:
@@ -107,6 +124,7 @@ def _scaled(at: str, rate: Any, updates: Updates, count: object) -> Any:
 
     def scale(update: Any) -> Any:
         whole = issubdtype(update.dtype, jnp.integer)  # an integer update times a rate is not an integer
-        return rate * update if whole else jnp.asarray(rate, update.dtype) * update
+        factor = rate if whole else jnp.asarray(rate, update.dtype)
+        return (jnp.broadcast_to(factor, update.shape) if shape_of(rate) else factor) * update
 
     return jtu.tree_map(scale, updates)

@@ -43,6 +43,7 @@ class Known(NamedTuple):
 # Of Optax's classes, by their names: not all of them are public, and not every release has all.
 _KNOWN: dict[str, Known] = {
     "AccumulateAvgUpdatesState": Known(at_least_float32=("avg_grad",), takes_rounds=True),
+    "AddNoiseState": Known(of_all=("count",)),
     "ApplyEvery": Known(at_least_float32=("grad_acc",), takes_rounds=True),
     "COCOBState": Known(at_least_float32=("init_particles",)),
     "ConditionallyMaskState": Known(schedule_counts=("step",)),
