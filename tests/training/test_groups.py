@@ -153,8 +153,9 @@ def test_a_default_is_set_for_all_that_are_relative_to_it() -> None:
 def test_the_first_row_that_sets_an_option_decides_and_none_freezes() -> None:
     params = {"a": {"w": jnp.ones(2), "b": jnp.ones(2)}, "c": {"b": jnp.ones(2)}}
     table = {"**.b": {"learning_rate": 2.0}, "a.**": {"learning_rate": 3.0, "momentum": 0.5}, "c.**": None}
-    rows = training.summary(param_groups(tko.sgd, table, 1.0, momentum=0.0), params).rows
+    rows = training.summary(tko.chain(param_groups(tko.sgd, table, 1.0, momentum=0.0)), params).rows
     assert [(row.path, row.step) for row in rows] == [("a.b", 2.0), ("a.w", 3.0), ("c.b", 0.0)]
+    assert [row.note for row in rows] == ["rows b, a", "row a", "frozen"]
     state: Any = param_groups(tko.sgd, table, 1.0, momentum=0.0).init(params)
     assert set(state.hyperparams) == {"learning_rate", "momentum", "b_learning_rate", "a_learning_rate", "a_momentum"}
 
@@ -249,7 +250,7 @@ def is_close(a: Any, b: Any) -> bool:
 # ----------------------------------------------------------------------------------------------- the factories of Optax
 
 # Of these, an option for numbers is not the first.
-OPTION = {"contrib.muon": "weight_decay", "scale_by_learning_rate": "learning_rate"}
+OPTION = {"contrib.muon": "weight_decay", "contrib.scale_by_muon": "beta"}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -5,10 +5,11 @@ the same rows decide are a group, and the optimizer runs once for each group, on
 and the state. So the state is that of one optimizer, whatever the table says.
 """
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import optax
@@ -18,7 +19,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_real_number
 from treekit._base.states import is_of_optax
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._names.key_path import path_name
+from treekit._names.key_path import flatten_with_path, path_name
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.extra_args import is_like
 from treekit.optax._kernel.holes import is_params_placeholder
@@ -268,16 +269,21 @@ class _Groups:
 
     def __init__(self, rows: Sequence[Row], params: Params) -> None:
         self.indices: dict[Group, list[int]] = {}
-        self._is_frozen: list[bool] = []
-        for i, group in enumerate(groups_of(rows, as_passed(params))):
-            self._is_frozen.append(group is None)
+        of_leaves = groups_of(rows, as_passed(params))
+        self._is_frozen = [group is None for group in of_leaves]
+        for i, group in enumerate(of_leaves):
             if group is not None:
                 self.indices.setdefault(group, []).append(i)
+        names = _NAMES.get()
+        if names is not None:
+            for (path, _), group in zip(flatten_with_path(params)[0], of_leaves, strict=True):
+                if group:
+                    names[path_name(path)] = list(dict.fromkeys(rows[i].name for _, i in sorted(group, key=_row)))
         self.indices = self.indices or {(): []}
         self.only = next(iter(self.indices)) if len(self.indices) == 1 else None
         self._params, self._answers = params, dict[int, tuple[Any, list[Any]]]()
 
-    def inside(self, group: Group) -> AbstractContextManager[None]:
+    def inside(self, group: Group) -> contextlib.AbstractContextManager[None]:
         """Say, while the core of a group runs, which leaves it sees."""
         return in_group(LeafGroup(self._params, self.indices[group], self._answers))
 
@@ -293,6 +299,27 @@ class _Groups:
         likes = olds if params is None else treedef.flatten_up_to(params)
         each = zip(treedef.flatten_up_to(new), olds, likes, self._is_frozen, strict=True)
         return treedef.unflatten(zero_update(x, like) if is_frozen else y for y, x, like, is_frozen in each)
+
+
+def _row(decided: tuple[str, int]) -> int:
+    return decided[1]
+
+
+_NAMES: ContextVar[dict[str, list[str]] | None] = ContextVar("names", default=None)
+
+
+@contextlib.contextmanager
+def names_of_rows() -> Generator[dict[str, list[str]], None, None]:
+    """Yield a dict that gets, while an optimizer runs, the names of the rows that decide about each leaf, by its name.
+
+    `summary`, which has only the optimizer, with a table somewhere in it, asks.
+    """
+    names: dict[str, list[str]] = {}
+    token = _NAMES.set(names)
+    try:
+        yield names
+    finally:
+        _NAMES.reset(token)
 
 
 def _at(indices: Sequence[int], leaves: Sequence[Any]) -> list[Any]:

@@ -23,6 +23,7 @@ from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.state_map import Entry, map_state, numbers_of_leaves
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._effects import DECLARED, FROZEN, NEVER_TRAINED, Effect, find_effects
+from treekit.training._groups import names_of_rows
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
 from treekit.training._round import filled
 from treekit.training._summary_table import Accumulator, Row, Summary, is_unmoved
@@ -67,9 +68,10 @@ def summary(
             class.
 
     Returns:
-        A `Summary`: print it, or read its `rows`. The notes of rows say what two steps do not show: a step depends on a
-        loss, as in a line search, or on random numbers; it is not finite; the optimizer fails, or needs other
-        arguments; the leaf is not a parameter, such as an object of a class that is not a pytree.
+        A `Summary`: print it, or read its `rows`. The notes of rows say which rows of `param_groups` decide about the
+        leaf, and what two steps do not show: a step depends on a loss, as in a line search, or on random numbers; it is
+        not finite; the optimizer fails, or needs other arguments; the leaf is not a parameter, such as an object of a
+        class that is not a pytree.
 
     Raises:
         TypeError: `optimizer` is not a transformation; `params` has the state of an optimizer; or `step` is not an int.
@@ -112,13 +114,14 @@ def summary(
     if step is not None:
         start = _at_step(step, start, ones, given=state)
     when = "in this step" if is_later else "in the first step" if step is None else f"at step {step:,}"
-    effects = find_effects(tx, ones, start, when)
+    with names_of_rows() as names:
+        effects = find_effects(tx, ones, start, when)
     entries = map_state(start, ones)
     # If a later state has copies of the real params, the decay is unknown, since it is measured with params of ones.
     if is_later and _copies_params(tx, params, entries):
         effects = [x if x.note == FROZEN else x._replace(decay=None) for x in effects]
     arrays = _arrays_by_param(start, entries)
-    rows, keys = _rows(params, effects, arrays)
+    rows, keys = _rows(params, effects, arrays, names)
     note = _NOTE_OF_LATER_STATE if is_later else ""
     if all(row.note in NEVER_TRAINED for row in rows):
         note = "nothing is trained"
@@ -126,7 +129,10 @@ def summary(
 
 
 def _rows(
-    params: Params, effects: Sequence[Effect], arrays: Mapping[int | None, list[Accumulator]]
+    params: Params,
+    effects: Sequence[Effect],
+    arrays: Mapping[int | None, list[Accumulator]],
+    names: Mapping[str, Sequence[str]],
 ) -> tuple[list[Row], list[tuple[str, ...]]]:
     """Return a row for each leaf that is not a function, and the parts of its path."""
     rows: list[Row] = []
@@ -139,6 +145,8 @@ def _rows(
         shape, dtype = (shape_of(x), str(dtype_of(resolve_array(x)))) if is_parameter(x) else ((), "")
         kind = describe(untyped.ShapeDtypeStruct(shape, dtype) if dtype else x)
         note = DECLARED if frozen[i] else effect.note
+        if of_leaf := names.get(path_name(path), ()):
+            note = ", ".join(filter(None, [note, f"row{'s' * (len(of_leaf) > 1)} {', '.join(of_leaf)}"]))
         state = tuple(arrays.get(i, ()))
         rows.append(Row(path_name(path), kind, shape, dtype, effect.step, effect.decay, state, note))
         keys.append(tuple(map(key_name, path)))

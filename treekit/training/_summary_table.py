@@ -33,8 +33,8 @@ class Row(NamedTuple):
         decay: the root mean square of the update without a gradient, for a leaf of ones: in the first step, and with
             `step=n`, the fraction that weight decay subtracts. None if it is unknown.
         state: the arrays in the state that belong to the leaf.
-        note: such as "frozen", "trainable=False", "0 in the first step", "random", "depends on the loss", or why the
-            optimizer fails; "" if there is nothing to say.
+        note: such as "frozen", "trainable=False", "row head", of `param_groups`, "0 in the first step", "random",
+            "depends on the loss", or why the optimizer fails; "" if there is nothing to say.
     """
 
     path: str
