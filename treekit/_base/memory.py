@@ -1,5 +1,9 @@
 """Who owns the memory of an array? JAX deletes what is donated, and NumPy's arrays may change."""
 
+import contextlib
+import functools
+import types
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,7 +11,7 @@ import jax
 from jax.core import Tracer
 
 from treekit._base.dtype import OF_NUMPY, is_concrete
-from treekit._base.jax import jnp
+from treekit._base.jax import jnp, jtu
 
 
 def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
@@ -38,3 +42,46 @@ def owned(x: Any) -> Any:
 def is_deleted(x: object) -> bool:
     """Whether an array has been deleted, for example by donation."""
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted()
+
+
+def closed_over(f: Any) -> list[Any]:
+    """Return the arrays that belong to a function: in its closure, its defaults, and what its code names in its module.
+
+    They are looked up once, as they are then.
+    """
+    with contextlib.suppress(KeyError, TypeError):  # one that cannot be a key
+        return _CLOSED_OVER[f]
+    seen: dict[int, Any] = {}  # by id
+    pending = [f]
+    while pending:
+        x = pending.pop()
+        if id(x) not in seen:
+            seen[id(x)] = x
+            pending += _referred_to(x)
+    arrays = [x for x in seen.values() if is_concrete(x)]
+    with contextlib.suppress(TypeError):
+        _CLOSED_OVER[f] = arrays
+    return arrays
+
+
+# Not an attribute of a transformation, nor in its closure: see "Closures" in `transformation`.
+_CLOSED_OVER: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
+def _referred_to(x: Any) -> list[Any]:
+    """Return what a function refers to, and what is in a container."""
+    if isinstance(x, types.FunctionType):
+        cells = [cell.cell_contents for cell in x.__closure__ or () if cell != types.CellType()]
+        named = [x.__globals__.get(name) for name in x.__code__.co_names]
+        defaults = [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
+        return [*cells, *defaults, *(y for y in named if not isinstance(y, _CODE))]
+    if isinstance(x, functools.partial):
+        return [x.func, *x.args, *x.keywords.values()]
+    if isinstance(x, types.MethodType):
+        return [x.__func__, *vars(x.__self__).values()] if hasattr(x.__self__, "__dict__") else [x.__func__]
+    if isinstance(x, dict):  # whose keys JAX may not be able to sort
+        return list(x.values())
+    return [] if jtu.all_leaves([x]) else jtu.tree_leaves(x)
+
+
+_CODE: Any = (types.FunctionType, types.ModuleType, type)

@@ -1,6 +1,7 @@
 """What crosses the boundary: which leaves are parameters, missing gradients, specs made from a filtered model."""
 
 import dataclasses
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -468,20 +469,49 @@ def test_a_step_that_donates_the_state_of_an_eager_one_deletes_nothing_else(make
 
 
 KEPT = jnp.zeros(3)
-OWN = optax.GradientTransformation(lambda params: KEPT, lambda updates, state, params=None: (updates, state + 1))
+
+
+def keeping(kept: Any) -> Any:
+    """An optimizer whose state is always what it closes over."""
+    return tko.chain(optax.GradientTransformation(lambda params: kept, lambda updates, _, params=None: (updates, kept)))
+
+
+def by_default(updates: Any, state: Any, params: Any = None, *, kept: Any = KEPT[:1]) -> Any:
+    return updates, kept
+
+
+def by_partial(kept: Any, updates: Any, state: Any, params: Any = None) -> Any:
+    return updates, kept
+
+
 KEEPS_ARRAYS: dict[str, Any] = {
-    "noisy_sgd": lambda x: tko.noisy_sgd(0.1, key=x),
-    "add_noise": lambda x: tko.add_noise(0.1, 0.1, x),
-    "own": lambda _: tko.chain(tko.sgd(0.1), OWN),
+    "noisy_sgd": lambda x: tko.noisy_sgd(0.1, key=x["key"]),
+    "add_noise": lambda x: tko.add_noise(0.1, 0.1, x["key"]),
+    "of the module": lambda x: tko.chain(
+        optax.GradientTransformation(lambda params: KEPT, lambda updates, _, params=None: (updates, KEPT))
+    ),
+    "of no param": lambda x: keeping(x["own"]),
+    "of the params": lambda x: keeping(x["anchor"]),
+    "a default": lambda x: tko.chain(optax.GradientTransformation(lambda params: jnp.ones(1), by_default)),
+    "a partial": lambda x: tko.chain(
+        optax.GradientTransformation(lambda params: jnp.zeros(3), functools.partial(by_partial, x["own"]))
+    ),
+    "masked": lambda x: tko.masked(keeping(x["anchor"]), True),
+    "MultiSteps": lambda x: tko.MultiSteps(keeping(x["anchor"]), 1),
+    "finite": lambda x: tko.apply_if_finite(keeping(x["anchor"]), 1),
 }
 
 
 @pytest.mark.parametrize("name", KEEPS_ARRAYS)
 def test_a_donated_step_leaves_the_arrays_of_the_optimizer_alone(name: str) -> None:
-    key, params = jax.random.key(0), {"w": jnp.ones(4)}
-    tx = KEEPS_ARRAYS[name](key)
-    jax.jit(tx.update, donate_argnums=1)(params, tx.init(params), params)
-    assert not any(x.is_deleted() for x in jax.tree.leaves((tx.init(params), key, KEPT)))
+    params = {"w": jnp.ones(4)}
+    given = {"key": jax.random.key(0), "own": jnp.zeros(3), "anchor": {"w": jnp.zeros(4)}}
+    tx = KEEPS_ARRAYS[name](given)
+    step = jax.jit(tx.update, donate_argnums=1)
+    step(params, tx.init(params), params)
+    _, state = tx.update(params, tx.init(params), params)  # outside of jit
+    step(params, state, params)
+    assert not any(x.is_deleted() for x in jax.tree.leaves((tx.init(params), given, KEPT, by_default.__kwdefaults__)))
 
 
 def test_a_donated_step_leaves_an_extra_argument_that_the_state_keeps_alone() -> None:

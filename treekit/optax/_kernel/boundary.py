@@ -13,7 +13,7 @@ import optax
 from treekit._base.dtype import strengthen_all
 from treekit._base.flax import is_nnx_state
 from treekit._base.jax import jtu, untyped
-from treekit._base.memory import copied, unshared
+from treekit._base.memory import closed_over, copied, unshared
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.nodes import in_nodes_of
 from treekit.optax._kernel.crossing import Crossing
@@ -52,7 +52,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
         arrays = flat.inside()
         try:
             with passing(arrays):
-                return _first_state(inner_init(arrays), arrays)
+                return _first_state(inner_init(arrays), arrays, closed_over(inner_init))
         except Exception as error:
             note_none(error, arrays)
             note_transformation(error, arrays)
@@ -66,7 +66,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             try:
                 check_fit_if_integers(inner_init, own_state, crossing.params)
                 results = inner_update(crossing.updates, own_state, crossing.params, **crossing.extra)
-                new_updates, new_state = crossing.leave(own_state, *results)
+                new_updates, new_state = crossing.leave(own_state, *results, closed_over(inner_update))
             except Exception as error:
                 better = explained(error, inner_init, own_state, crossing.updates, crossing.params)
                 if better is not error:
@@ -83,13 +83,20 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
 # ------------------------------------------------------------------------------------------------------------ the state
 
 
-def _first_state(state: OptState, params: Params) -> Any:
-    """Return a state that `init` made, strongly typed, in arrays of its own, and sharded as the params."""
+def _first_state(state: OptState, params: Params, arrays: list[Any]) -> Any:
+    """Return a state that `init` made, strongly typed, in arrays of its own, and sharded as the params.
+
+    Args:
+        state: the state.
+        params: the params inside.
+        arrays: those that belong to the optimizer.
+    """
     _check_not_lookahead(state)
     leaves, treedef = jtu.tree_flatten(strengthen_all(state))
     # What belongs to no param may be an array that the optimizer keeps, such as a key: a donated step would delete it.
     leaves = [copied(x) if at.param is None else x for x, at in zip(leaves, map_state(state, params), strict=True)]
-    return shard_alike(treedef.unflatten(unshared(leaves, jtu.tree_leaves(params))), params)
+    own = unshared(leaves, jtu.tree_leaves((params, arrays)))
+    return shard_alike(treedef.unflatten(own), params)
 
 
 def _check_not_lookahead(state: OptState) -> None:

@@ -59,7 +59,7 @@ class Crossing:
         self.like: Params = self.params if has_params else self.updates
         self.extra = view_extra_args(extra, updates, params, self.updates) if extra else extra
 
-    def leave(self, state: OptState, new_updates: Updates, new_state: OptState) -> tuple[Any, Any]:
+    def leave(self, state: OptState, new_updates: Updates, new_state: OptState, arrays: list[Any]) -> tuple[Any, Any]:
         """Return new updates and a new state for the user.
 
         The state has the structure and dtypes of the old one, and each update the dtype that the core computed. A
@@ -69,6 +69,7 @@ class Crossing:
             state: the state that the core received.
             new_updates: what the core returned.
             new_state: what it returned too.
+            arrays: those that belong to the optimizer.
         """
         flat = self._flat
         news = flatten_updates(flat.treedef, keep_updates(self.updates, self.params, new_updates))
@@ -87,7 +88,8 @@ class Crossing:
         check_shapes_of_updates(self.updates, self.params, new_updates)
         # Outside of jit, adan keeps the gradient itself: a step that donates the state would delete the caller's.
         leaves, treedef = jtu.tree_flatten(new_state)
-        unaliased = unshared(leaves, jtu.tree_leaves((news, self.updates, self.params, self.extra)))
+        others = news, self.updates, self.params, self.extra, arrays
+        unaliased = unshared(leaves, jtu.tree_leaves(others))
         return new_updates, treedef.unflatten(unaliased)
 
 
