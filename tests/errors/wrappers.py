@@ -11,6 +11,7 @@ from flax.core import freeze
 import treekit as tk
 from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
+from treekit import training
 from treekit.optax._kernel.misfit import StateError
 
 PARAMS = {"w": jnp.ones((2, 2)), "bias": jnp.ones(2)}
@@ -74,6 +75,19 @@ MISTAKES: dict[str, Mistake] = {
     # What is frozen.
     "all that can be trained is frozen": Mistake(
         lambda: tko.selective_transform(SGD, freeze_mask=tk.trainable), ValueError, "freeze_mask=treekit.trainable"
+    ),
+    "a function of the params inside of flatten": Mistake(
+        lambda: tko.flatten(tko.adamw(0.1, mask=lambda params: params)).init(PARAMS), ValueError, "optax.flatten"
+    ),
+    "a pattern inside of flatten": Mistake(
+        lambda: tko.flatten(tko.masked(SGD, tk.path_mask("w"))).init(PARAMS), ValueError, "masked(flatten(tx), mask)"
+    ),
+    "a table inside of flatten": Mistake(
+        lambda: tko.flatten(training.param_groups(tko.sgd, {"w": {"learning_rate": 1.0}}, learning_rate=0.1)).init(
+            PARAMS
+        ),
+        ValueError,
+        "param_groups",
     ),
     "a label that is misspelt": Mistake(
         lambda: tko.partition({"decay": SGD}, {"w": "decay", "bias": "deacy"}).init(PARAMS),

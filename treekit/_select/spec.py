@@ -88,6 +88,7 @@ def fit_spec(
     name: str,
     hint: str = "",
     asked: PyTree = None,
+    refusal: str = "",
 ) -> FittedSpec:
     """Do what the table of `resolve_spec` says, for params with None for what cannot be one; fit the result to them.
 
@@ -98,6 +99,10 @@ def fit_spec(
         name: as in `resolve_spec`.
         hint: what the error of a spec that does not fit says at its end.
         asked: what a function is called with, of the structure of the params; by default, the params.
+        refusal: why a function cannot be called, as the end of a sentence; "" if it can.
+
+    Raises:
+        ValueError: the spec does not fit, a function raises an error, or it cannot be called.
     """
     asked = params if asked is None else asked
     if isinstance(spec, type):
@@ -109,6 +114,8 @@ def fit_spec(
         except ValueError:  # it does not fit, so it is called, if it may be
             if not _may_be_called(spec, is_spec_leaf):
                 raise
+    if refusal:
+        raise ValueError(f"the function given as {name} {refusal}")
     try:
         result = spec(asked)
     except Exception as error:

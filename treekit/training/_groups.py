@@ -23,7 +23,7 @@ from treekit._names.key_path import flatten_with_path, path_name
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.extra_args import is_like
 from treekit.optax._kernel.holes import is_params_placeholder
-from treekit.optax._kernel.passed import LeafGroup, as_passed, in_group
+from treekit.optax._kernel.passed import NOT_PASSED, LeafGroup, as_passed, in_group
 from treekit.optax._kernel.state_map import Entry, LikeParams, map_state, numbers_of_leaves, take_apart
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._wrappers.call import Call, converted
@@ -269,7 +269,10 @@ class _Groups:
 
     def __init__(self, rows: Sequence[Row], params: Params) -> None:
         self.indices: dict[Group, list[int]] = {}
-        of_leaves = groups_of(rows, as_passed(params))
+        asked = as_passed(params)
+        if asked is None:
+            raise ValueError(f"the table of param_groups {NOT_PASSED}")
+        of_leaves = groups_of(rows, asked)
         self._is_frozen = [group is None for group in of_leaves]
         for i, group in enumerate(of_leaves):
             if group is not None:

@@ -72,16 +72,25 @@ def group_inside(tree: PyTree) -> LeafGroup | None:
 
 
 def as_passed(tree: PyTree) -> Any:
-    """Return what the user passed for a tree inside; itself if it is not like the params, as inside of `flatten`."""
+    """Return what the user passed for a tree inside; None if it is not like the params, as inside of `flatten`."""
+    passed = _PASSED.get()
+    if passed is None:
+        return tree
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_hole)
     try:
-        parts = flatten_up_to(treedef, _PASSED.get())
+        pairs = list(zip(leaves, flatten_up_to(treedef, passed), strict=True))
     except ValueError:
-        return tree
-    pairs = list(zip(leaves, parts, strict=True))
+        return None
     if not all(is_hole(x) or _is_like(x, part) for x, part in pairs):
-        return tree
+        return None
     return treedef.unflatten(x if is_hole(x) else part for x, part in pairs)
+
+
+# Why a function cannot be asked where `as_passed` returns None.
+NOT_PASSED = (
+    "is asked about the params, and optax.flatten or split_real_and_imaginary, which is around it, has made other "
+    "arrays of them. Put that inside: masked(flatten(tx), mask)"
+)
 
 
 def _is_like(x: Any, param: PyTree) -> bool:

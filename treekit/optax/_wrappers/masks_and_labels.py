@@ -18,7 +18,7 @@ from treekit._select.filter import TreeSpec
 from treekit._select.spec import FittedSpec, fit_spec
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.holes import is_params_placeholder
-from treekit.optax._kernel.passed import as_passed, group_inside, in_group
+from treekit.optax._kernel.passed import NOT_PASSED, as_passed, group_inside, in_group
 
 _LONGEST = 60  # columns for a label in an error
 
@@ -39,7 +39,10 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
             "that uses jax.tree.map"
         )
     asked = as_passed(params)
-    fitted = fit_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}", asked=asked)
+    refusal = NOT_PASSED if asked is None else ""
+    fitted = fit_spec(
+        spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}", asked=asked, refusal=refusal
+    )
     is_function = callable(spec) and jtu.all_leaves([spec]) and not isinstance(spec, TreeSpec)
     if is_function and of_variables and is_nnx_state(asked):
         # nnx.Optimizer throws the classes of the variables away before it calls update, and a mask of weight decay has
