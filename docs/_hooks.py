@@ -25,7 +25,7 @@ PAGES = {
 
 
 # In a search, the guide of a subject comes first.
-BOOSTS = {"reference/": 0.5, "changelog": 0.1}
+BOOSTS = {"reference/": 0.3, "changelog": 0.1}
 
 # As the guides import them; `plain` is Optax's own.
 MODULES = {

@@ -29,7 +29,7 @@ NEEDS = {
     "guides/load": ("load pytorch weights", "state_dict"),
     "guides/checkpoints": ("checkpoint resume",),
     "guides/from_flax": ("nnx.Optimizer",),
-    "guides/see_and_edit": ("LoRA",),
+    "guides/see_and_edit": ("LoRA", "tree_at"),
     "guides/devices": ("sharding", "FSDP"),
     "guides/lbfgs": ("L-BFGS",),
     "guides/precision": ("mixed precision",),
