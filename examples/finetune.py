@@ -10,16 +10,22 @@ stubs (.py, .pyi). Here it learns to, offline, from the files of the packages th
 3. The head grows by a class. `training.summary` shows what the optimizer does to each array, before it does it.
 4. The model is trained with accumulated gradients and an average of the params. In the middle of a round the run is
    saved with safetensors and resumed, bit for bit.
-5. On the files of other packages: what was learned, what was forgotten, and the same with plain Optax.
+5. On the files of other packages: what was learned, what was forgotten, and the same with plain Optax, and what each
+   had to write.
 
 With --bf16, params and state are stored in bf16: with treekit they are rounded stochastically, with plain Optax to
 nearest. A picture is written next to this file.
 """
 
+import _program
+
+# isort: split
+
 import argparse
 import collections
 import dataclasses
 import importlib.metadata
+import inspect
 import json
 import random
 import sys
@@ -58,7 +64,7 @@ RATE, BODY = 1e-3, 0.1  # the learning rate of the head; that of the layers belo
 DECAY = 0.01
 AVERAGE = 0.8  # the decay of the average of the params
 KINDS = ("stubs (.pyi)", "sources (.py)", "other files")
-PICTURE = Path(__file__).with_name("finetune.png")
+PICTURE = _program.picture_of(__file__)
 MAGIKA, WRITTEN_FOR = f"magika {importlib.metadata.version('magika')}", "1.0.3, for which this program was written"
 
 
@@ -266,10 +272,11 @@ def check(model: Network, deployed: Deployed, files: Files) -> np.ndarray:
     difference, its_own = np.abs(ours - theirs).max(axis=1), np.abs(one_by_one - theirs).max(axis=1)
     stable = its_own < 1e-6
     same, others = (difference.max(initial=0, where=some) for some in (stable, ~stable))
-    print(f"\nAlone and in a batch, ONNX Runtime gives {stable.sum()} of {len(own)} files the same result, to 1e-6.")
-    print("Largest difference between a probability of the model and of ONNX Runtime:")
-    print(f"  {same:.1e} for these files")
-    print(f"  {others:.1e} for the others (of ONNX Runtime from itself: {its_own.max():.1e})")
+    unstable = int(np.sum(~stable))
+    print(f"\nONNX Runtime and the model on {len(own)} files, by the largest difference of a probability:")
+    print(f"  {stable.sum()} files: {same:.1e}")
+    print(f"  {unstable} files, for which ONNX Runtime differs from itself: {others:.1e}")
+    print(f"    (it from itself, alone and in a batch of all files: {its_own.max():.1e})")
     print(f"Files that get another answer: {np.sum(ours.argmax(axis=1) != own)}")
     if not stable.any() or same > 1e-4:
         sys.exit(f"{MAGIKA} computes something else from its weights than {WRITTEN_FOR}.")
@@ -320,15 +327,16 @@ class Run:
 
 
 def create_optimizer(rounds: int, bf16: bool) -> optax.MultiSteps:
+    kernels = treekit.path_mask("*.kernel")
+    rates = treekit.path_labels({"head.*": 1.0}, default=BODY)
     schedule = optax.cosine_decay_schedule(RATE, rounds)
-    optimizer = optax.chain(
-        optax.adamw(schedule, weight_decay=DECAY, mask=treekit.path_mask("*.kernel")),
-        training.scale_by_tree(treekit.path_labels({"head.*": 1.0}, default=BODY)),
-    )
-    optimizer = optax.selective_transform(optimizer, freeze_mask=treekit.path_mask("first.*"))
+    adamw = optax.adamw(schedule, weight_decay=DECAY, mask=kernels)
+    tx = optax.chain(adamw, training.scale_by_tree(rates))
+    tx = optax.selective_transform(tx, freeze_mask=treekit.path_mask("first.*"))
     if bf16:
-        optimizer = training.store_state(optimizer, jnp.bfloat16, rounding="stochastic")
-    return optax.MultiSteps(optax.chain(optimizer, training.params_ema(AVERAGE)), every_k_schedule=ACCUMULATE)
+        tx = training.store_state(tx, jnp.bfloat16, rounding="stochastic")
+    tx = optax.chain(tx, training.params_ema(AVERAGE))
+    return optax.MultiSteps(tx, every_k_schedule=ACCUMULATE)
 
 
 def create_step(task: Task, optimizer: optax.MultiSteps) -> Callable[[Run], tuple[Run, Array]]:
@@ -388,9 +396,8 @@ def fine_tune(
     return nnx.merge(task.graph, training.get_params_ema(run.state, run.params)), stop
 
 
-def fine_tune_plainly(task: Task, params: nnx.State[Any, Any], losses: list[float]) -> Network:
-    """The same with plain Optax: the labels and masks are functions of the path, and the average is kept by hand."""
-
+def create_optimizer_plainly(rounds: int) -> plain_optax.MultiSteps:
+    # The labels and the mask are functions of the path.
     def group(path: Any, _: Any) -> str:
         return {"first": "frozen", "head": "head"}.get(path[0].key, "body")
 
@@ -400,14 +407,20 @@ def fine_tune_plainly(task: Task, params: nnx.State[Any, Any], losses: list[floa
     def groups(params: Any) -> Any:
         return jax.tree_util.tree_map_with_path(group, params)
 
-    def decays(params: Any) -> Any:
+    def kernels(params: Any) -> Any:
         return jax.tree_util.tree_map_with_path(is_kernel, params)
 
-    schedule = plain_optax.cosine_decay_schedule(RATE, task.rounds)
-    adamw = plain_optax.adamw(schedule, weight_decay=DECAY, mask=decays)
+    schedule = plain_optax.cosine_decay_schedule(RATE, rounds)
+    adamw = plain_optax.adamw(schedule, weight_decay=DECAY, mask=kernels)
     body = plain_optax.chain(adamw, plain_optax.scale(BODY))
-    transforms: dict[Any, Any] = {"frozen": plain_optax.set_to_zero(), "body": body, "head": adamw}
-    optimizer = plain_optax.MultiSteps(plain_optax.partition(transforms, groups), every_k_schedule=ACCUMULATE)
+    kinds: Any = {"frozen": plain_optax.set_to_zero(), "body": body, "head": adamw}
+    tx = plain_optax.partition(kinds, groups)
+    return plain_optax.MultiSteps(tx, every_k_schedule=ACCUMULATE)
+
+
+def fine_tune_plainly(task: Task, params: nnx.State[Any, Any], losses: list[float]) -> Network:
+    """The average of the params, which is kept by hand."""
+    optimizer = create_optimizer_plainly(task.rounds)
     ema = plain_optax.ema(AVERAGE, accumulator_dtype=jnp.float32)
 
     @jax.jit
@@ -427,6 +440,26 @@ def fine_tune_plainly(task: Task, params: nnx.State[Any, Any], losses: list[floa
             losses.append(float(value))
         average, average_state = ema.update(params, average_state)
     return nnx.merge(task.graph, average)
+
+
+# What each writes besides, for an average of the params: after `init`, after each round, and at the end.
+AVERAGES = {
+    "plain Optax": (
+        "ema = optax.ema(AVERAGE, accumulator_dtype=jnp.float32)",
+        "average_state = ema.init(params)",
+        "average, average_state = ema.update(params, average_state)",
+    ),
+    "treekit": ("average = training.get_params_ema(state, params)",),
+}
+
+
+def show_code() -> None:
+    """Print what each of the two needs for groups, decay, accumulation and an average."""
+    print("\nWhat each had to write:")
+    for name, function in (("plain Optax", create_optimizer_plainly), ("treekit", create_optimizer)):
+        code = inspect.getsource(function).replace("plain_optax", "optax").splitlines()
+        lines = [line for line in code if line.strip() and not line.strip().startswith("#")]
+        print("\n".join([f"\n{name}: {len(lines) + len(AVERAGES[name])} lines", *lines, *AVERAGES[name]]))
 
 
 # --- What was learned, and what was forgotten -------------------------------------------------------------------------
@@ -480,12 +513,16 @@ ROW = 36  # squares side by side
 def draw(scores: Scores, losses: dict[str, list[float]], stopped: int, dtype: str) -> None:
     rows = [-(-np.sum(scores.kinds == kind) // ROW) for kind in range(len(KINDS))]
     heights = 1.2 + 0.13 * sum(rows), 2.8  # inches
-    figure = Figure(figsize=(12, sum(heights)), dpi=110, layout="constrained")
+    figure = Figure(figsize=(12, sum(heights)), dpi=90, layout="constrained")
     (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)
     drawn = set[str]()
-    columns = above.subfigures(1, len(scores.answers), squeeze=False, wspace=0.03)[0]
-    for column, model in zip(columns, scores.answers, strict=True):
-        column.suptitle("magika as it is" if model == "magika" else f"fine-tuned with {model}{dtype}", fontsize=13)
+    titles = {"magika": "magika as it is", **{model: f"fine-tuned with {model}{dtype}" for model in losses}}
+    if np.array_equal(scores.answers["plain Optax"], scores.answers["treekit"]):
+        del titles["plain Optax"]
+        titles["treekit"] = f"fine-tuned with treekit{dtype}; with plain Optax, the same"
+    columns = above.subfigures(1, len(titles), squeeze=False, wspace=0.03)[0]
+    for column, (model, title) in zip(columns, titles.items(), strict=True):
+        column.suptitle(title, fontsize=13)
         for kind, axes in enumerate(column.subplots(len(KINDS), 1, height_ratios=rows)):
             drawn |= draw_answers(axes, scores, model, kind)
     handles = [
@@ -496,7 +533,7 @@ def draw(scores: Scores, losses: dict[str, list[float]], stopped: int, dtype: st
     title = "Each square is a file of a package that was not trained on. Its colour is the answer."
     below.legend(handles=handles, title=title, loc="outside upper center", ncols=len(handles), frameon=False)
     draw_losses(below.subplots(), losses, stopped)
-    figure.savefig(PICTURE)
+    _program.save(figure, PICTURE)
 
 
 def draw_answers(axes: Axes, scores: Scores, model: str, kind: int) -> set[str]:
@@ -547,9 +584,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=site, help="where packages are (%(default)s)")
     options = parser.parse_args()
 
+    if not options.folder.is_dir():
+        parser.error(f"--folder: there is no folder {options.folder}")
     if options.rounds < 1 or options.files < 2:
         parser.error("--rounds must be 1 or more, and --files 2 or more")
 
+    _program.check_folder(PICTURE)
     start = time.perf_counter()
     deployed = open_wheel()
     original = load_model(deployed)
@@ -573,10 +613,11 @@ def main() -> None:
     tested = {"magika": own, "plain Optax": answers(plain, test.tokens), "treekit": answers(tuned, test.tokens)}
     scores = Scores([*deployed.labels, "stub"], test.kinds, tested)
     scores.show()
+    if np.array_equal(tested["plain Optax"], tested["treekit"]):
+        print("Plain Optax and treekit give the same answer for each file.")
     differences = jax.tree.map(lambda a, b: jnp.max(jnp.abs(a - b)), nnx.state(tuned), nnx.state(plain))
-    print(
-        f"Largest difference between a param with treekit and with plain Optax: {max(jax.tree.leaves(differences)):.0e}"
-    )
+    print(f"Largest difference between their params: {max(jax.tree.leaves(differences)):.0e}")
+    show_code()
     draw(scores, losses, stopped, ", in bf16" if options.bf16 else "")
     print(f"\npicture: {PICTURE}, after {time.perf_counter() - start:.0f} s")
     right, total = scores.count("treekit", 0)
