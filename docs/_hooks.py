@@ -73,7 +73,7 @@ def on_files(files: Files, config: Any) -> Files:
     for source, page in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if source.endswith(".py"):
-            text = f"---\nhide: [toc]\nsearch: {{ exclude: true }}\n---\n\n# {source}\n\n```python\n{text}```\n"
+            text = _page_of(Path(source).stem, text)
         else:
             text = re.sub(r"\]\(([^)#]+)", lambda link: f"]({PAGES.get(link[1], link[1].removeprefix('docs/'))}", text)
         files.append(File.generated(config, page, content=text))
@@ -82,6 +82,27 @@ def on_files(files: Files, config: Any) -> Files:
         content = f"---\nsearch: {{ exclude: true }}\n---\n\n{text}"
         files.append(File.generated(config, f"results/{path.name}", content=content))
     return files
+
+
+SECTION = re.compile(r"\n*^# --- (.+?) -+$\n+", re.MULTILINE)
+
+
+def _page_of(name: str, program: str) -> str:
+    """The page of an example: what its docstring says, its picture, what it printed, and its sections."""
+    _, docstring, code = program.split('"""', 2)
+    first, _, text = docstring.partition("\n")
+    title, _, what = first.partition(": ")
+    printed = (ROOT / "docs" / "examples" / f"{name}.txt").read_text(encoding="utf-8")
+    head, *sections = SECTION.split(code.strip("\n"))
+    program = "\n".join(
+        f"### {title}\n\n```python\n{section.strip()}\n```\n"
+        for title, section in zip(["Imports and settings", *sections[::2]], [head, *sections[1::2]], strict=True)
+    )
+    return (
+        f"---\nsearch: {{ exclude: true }}\n---\n\n# {title}\n\n{what[0].upper()}{what[1:]}\n{text}\n"
+        f"![The picture that examples/{name}.py draws](examples/{name}.png)\n\n"
+        f"## What it printed\n\n```text\n{printed}```\n\n## The program, `examples/{name}.py`\n\n{program}"
+    )
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,56 @@ def test_progress_bars_fit_80_columns(path: Path) -> None:
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     bars = [ast.unparse(node) for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "tqdm"]
     assert [bar for bar in bars if "ncols=80" not in bar] == []
+
+
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if not path.stem.startswith("_")]
+# What happens to a program, what stderr then says, and the status that it ends with.
+STOPPED = {
+    "ctrl-C": ("raise KeyboardInterrupt", "\nStopped: nothing was saved.\n", -signal.SIGINT),
+    "a package is missing": ("import nobody_has_this", "nobody_has_this is not installed: `make demo` installs", 1),
+    "its folder is read-only": (
+        "_program.check_folder(_program.picture_of('no such folder/a.py'))",
+        "The picture cannot be written to no such folder (No such file or directory): name a folder with PICTURES=...",
+        1,
+    ),
+    "its picture is half drawn": (
+        "_program.save(type('Figure', (), {'savefig': lambda self, path: open(path, 'x') and 1 / 0})(), Path('a.png'))",
+        "ZeroDivisionError",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STOPPED)
+def test_what_stops_a_program_is_one_sentence_and_nothing_is_saved_half(case: str, tmp_path: Path) -> None:
+    code, said, status = STOPPED[case]
+    shutil.copy(ROOT / "examples" / "_program.py", tmp_path)
+    line = [sys.executable, "-B", "-c", f"from pathlib import Path; import _program; {code}"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert said in done.stderr and done.returncode == status
+    assert ("Traceback" in done.stderr) == (case == "its picture is half drawn")
+    assert [path.name for path in tmp_path.iterdir()] == ["_program.py"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_says_how_to_run_it_and_its_page_has_a_small_picture_and_what_it_printed(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    example = "" if path.stem == "digits" else f" EXAMPLE={path.stem}"
+    assert f"\n    make demo{example}, or: python examples/{path.name}\n" in text
+    assert "_program.check_folder(PICTURE)" in text and "_program.save(figure, PICTURE)" in text
+    recorded = ROOT / "docs" / "examples" / path.stem
+    assert recorded.with_suffix(".png").stat().st_size < 60_000
+    printed = recorded.with_suffix(".txt").read_text(encoding="utf-8")
+    assert max(map(len, printed.splitlines())) <= 80
+    assert f"examples/{path.stem}.png" in printed
+
+
+@pytest.mark.slow
+def test_a_state_is_sharded_where_that_of_optax_is_not(tmp_path: Path) -> None:
+    done = run(tmp_path, "sharded.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = re.findall(r"^  (plain Optax|treekit) +([\d,]+) +([\d,]+)$", done.stdout, re.MULTILINE)
+    assert {name: whole == fullest for name, whole, fullest in rows} == {"plain Optax": True, "treekit": False}
 
 
 @pytest.mark.slow
@@ -75,6 +126,7 @@ REFUSED = {
         "rename: 'const_fold_opt__9' matches no leaf of the old tree. The nearest paths: const_fold_opt__209",
     ),
     "another graph": ("finetune.nnx.gelu = finetune.nnx.relu", "computes something else from its weights than 1.0.3"),
+    "no such folder": ("sys.argv += ['--folder', 'nowhere']", "--folder: there is no folder nowhere"),
     "no rounds": ("sys.argv += ['--rounds', '0']", "--rounds must be 1 or more"),
 }
 
@@ -84,7 +136,8 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_a_fine_tuned_model_cannot_be_made_of_is_refused(case: str, tmp_path: Path) -> None:
     change, message = REFUSED[case]
-    shutil.copy(ROOT / "examples" / "finetune.py", tmp_path)
+    for name in ("finetune.py", "_program.py"):
+        shutil.copy(ROOT / "examples" / name, tmp_path)
     code = f"import sys, finetune; {change}; finetune.main()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
