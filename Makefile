@@ -28,7 +28,7 @@ $(DEMO)/installed: pyproject.toml
 	@echo "Installing treekit and what the examples use into $(DEMO): about 1.1 GB."
 	@{ $(DEMO)/bin/python -m pip install --quiet --upgrade "pip>=25.1" && \
 		$(DEMO)/bin/python -m pip install --quiet --editable ".[optax]" --group examples; } || \
-		{ echo "The packages were not installed: that needs a network, and a folder that can be written." >&2; exit 1; }
+		{ echo "The packages were not installed (see above): that needs a network, and a folder that can be written." >&2; exit 1; }
 	@touch $@
 
 test: .venv/installed ## run the tests and the examples in docstrings and documentation

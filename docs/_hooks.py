@@ -56,9 +56,7 @@ NAMES = {
 
 def on_config(config: Any) -> Any:
     """The header of each page has the version, and links to the addresses in pyproject.toml."""
-    (version,) = re.findall(
-        r'^__version__: str = "(.+?)"', (ROOT / "treekit/__init__.py").read_text("utf-8"), re.MULTILINE
-    )
+    (version,) = re.findall(r'^__version__ = "(.+?)"', (ROOT / "treekit/__init__.py").read_text("utf-8"), re.MULTILINE)
     config.site_name = f"treekit {version}"
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     addresses = pyproject["tool"]["hatch"]["metadata"]["hooks"]["custom"]

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import treekit
+
 ROOT = Path(__file__).parent.parent
 REPOSITORY = "https://example.org/owner/name"
 IMAGES_AND_LINKS = """
@@ -50,6 +52,14 @@ def test_the_metadata_has_the_addresses_that_are_filled_in(hatch_build: Any) -> 
     assert metadata["urls"]["Repository"] == REPOSITORY and "Documentation" not in metadata["urls"]
     assert f"({REPOSITORY}/blob/v1.0.0/CONTRIBUTING.md)" in metadata["readme"]["text"]
     assert hatch_build.urls("", "") == {}
+
+
+def test_hatchling_finds_the_version() -> None:
+    core = pytest.importorskip("hatchling.metadata.core", reason="it builds the package")
+    manager = pytest.importorskip("hatchling.plugin.manager").PluginManager()
+    metadata: Any = core.ProjectMetadata(str(ROOT), manager)
+    if (ROOT / "treekit").exists():
+        assert (metadata.version, metadata.core.name) == (treekit.__version__, "treekit-jax")
 
 
 def test_contributing_has_every_command_of_the_makefile_and_no_other() -> None:

@@ -37,7 +37,7 @@ from treekit._select.trainable import trainable as trainable
 from treekit._show.summary import tree_summary as tree_summary
 from treekit._types.fields import check_types as check_types
 
-__version__: str = "1.0.0rc1"  # the one place of it: hatchling reads this line
+__version__ = "1.0.0rc1"  # the one place of it: hatchling reads this line
 
 if not _typing.TYPE_CHECKING:  # to type checkers, a name that is not here is an error
     from treekit._missing import getattr_of as _getattr_of
