@@ -17,7 +17,7 @@ ONES, COMPLEX = jnp.ones(2), jnp.ones(2, jnp.complex64)
 PARAMS: dict[str, Any] = {"w": jnp.ones((2, 3)), "b": ONES}
 LAYERS = {"out": ONES, "layer": PARAMS}
 QUANTIZED = {"w": ONES, "q": jnp.ones(3, jnp.int8)}
-NUMBERS = {"w": ONES, "rate": 0.5}
+NUMBERS = {"w": ONES, "drop": eqx.nn.Dropout(0.5)}
 SMALLER = {**PARAMS, "w": jnp.ones((2, 2))}
 ADAM: Any = tko.adam(0.1)
 TRACE: Any = tko.trace(0.9)
@@ -59,6 +59,9 @@ MISTAKES: dict[str, Mistake] = {
     "a class for a model": Mistake(lambda: ADAM.init(eqx.nn.MLP), TypeError, "MLP"),
     "a name for the params": Mistake(lambda: ADAM.init("weights"), TypeError, "'weights'"),
     "integers for the params": Mistake(lambda: ADAM.init({"n": jnp.arange(2)}), TypeError, "n, which is i32[2]"),
+    "a missing gradient behind flatten": Mistake(
+        lambda: step(tko.flatten(ADAM), {**PARAMS, "b": None}, PARAMS), ValueError, "0.mu of the state"
+    ),
     "an object with a shape and a dtype beside arrays": Mistake(
         lambda: ADAM.init({"w": ONES, "q": Quantized()}), TypeError, "q, which is Quantized"
     ),
@@ -117,7 +120,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: ADAM.update({**PARAMS, "b": None}, STATE), StateError, "update(updates, state, params)"
     ),
     "a number that jit makes an array": Mistake(
-        lambda: jax.jit(SUMS.update)({"w": ONES, "rate": None}, SUMS.init(NUMBERS), NUMBERS), StateError, "jax.jit"
+        lambda: jax.jit(SUMS.update)({"w": ONES, "drop": None}, SUMS.init(NUMBERS), NUMBERS), StateError, "jax.jit"
     ),
     # What a transformation returns.
     "an update that is smaller": Mistake(lambda: step(returning(SMALLER, (), ()), PARAMS), ValueError, "at w"),
