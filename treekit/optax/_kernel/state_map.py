@@ -206,7 +206,7 @@ def _is_part(x: object) -> bool:
 
 
 def _arrays_of(part: object) -> list[Any]:
-    """Return the arrays that a state has in the place of one parameter: one, or a pair."""
+    """Return the arrays that a state has for one parameter: one, or a pair."""
     return jtu.tree_leaves(part)
 
 

@@ -151,6 +151,6 @@ def _looks_like_array(x: object) -> bool:
 
 
 def _is_like_array(x: object) -> bool:
-    """Whether a leaf is an object of a class that is no pytree, and has a shape and a dtype."""
+    """Whether a leaf is an object of a class that is not a pytree, and has a shape and a dtype."""
     has_both = hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type)
     return has_both and not has_dtype(x) and not stands_for_array(x)

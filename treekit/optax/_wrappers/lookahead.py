@@ -22,7 +22,7 @@ def lookahead(
         fast_optimizer: the transformation of the fast weights.
         sync_period: after how many steps the slow weights move towards the fast ones, which are then set to them.
         slow_step_size: how far they move, as a fraction of the way.
-        reset_state: whether the state of `fast_optimizer` is made anew then.
+        reset_state: whether the state of `fast_optimizer` is then that of `init` again.
 
     Returns:
         A transformation of `optax.LookaheadParams`, with the gradients of the fast weights; its state is an
