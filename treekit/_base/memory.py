@@ -5,7 +5,7 @@ import functools
 import types
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.core import Tracer
@@ -80,7 +80,7 @@ def _referred_to(x: Any) -> list[Any]:
     if isinstance(x, types.MethodType):
         return [x.__func__, *vars(x.__self__).values()] if hasattr(x.__self__, "__dict__") else [x.__func__]
     if isinstance(x, dict):  # whose keys JAX may not be able to sort
-        return list(x.values())
+        return [*cast(dict[Any, Any], x).values()]
     return [] if jtu.all_leaves([x]) else jtu.tree_leaves(x)
 
 
