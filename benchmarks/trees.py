@@ -53,9 +53,9 @@ LAYERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def trees() -> dict[str, Any]:
+def trees(leaves: int = LEAVES) -> dict[str, Any]:
     """A list of layers of each kind."""
-    return {kind: [layer() for _ in range(LEAVES // len(FIELDS))] for kind, layer in LAYERS.items()}
+    return {kind: [layer() for _ in range(leaves // len(FIELDS))] for kind, layer in LAYERS.items()}
 
 
 def replacing(tree: Any) -> dict[str, Calls]:

@@ -10,8 +10,10 @@ is: `make accelerators` installs the first, and GPU=1 both. tests/test_typing.py
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax import monitoring
 
+import treekit as tk
 import treekit.optax as tko
 from benchmarks import trees, wrappers
-from benchmarks._timing import QUICK, compare, setting
+from benchmarks._timing import QUICK, compare, measure, setting
 from benchmarks.evidence.accelerators import ACCUMULATED, FINITE, NESTED, WRAPPERS, rounded, square, steps
 from benchmarks.evidence.compiled import GPU, TPU, compile_step, in_units, unit_of
 from benchmarks.evidence.hlo import bytes_moved, of_accepted
@@ -101,6 +104,45 @@ def stepping(optimizer: Any) -> Callable[[], object]:
     return call
 
 
+# --- Calls of functions, which say what grows and what is slow, whatever the machine ----------------------------------
+
+SIZE = 400
+
+
+def of_calls() -> Iterator[Figure]:
+    """Calls that Python makes: for each leaf; and by how much more for twice the layers."""
+    for kind, tree in trees.trees(SIZE).items():
+        for what, libraries in {**trees.filtering(tree), **trees.replacing(tree)}.items():
+            ours, theirs = (round(calls_of(libraries[name]) / SIZE, 2) for name in ("treekit", "Equinox"))
+            call = what if what in trees.filtering(tree) else f"tree_at of {what}"
+            yield Figure(f"calls a leaf, {call}, {kind}", ours, theirs, note="goal: Equinox's")
+    once, twice = (calls_of(partial(renaming, layers)) for layers in (SIZE, 2 * SIZE))
+    yield Figure("calls, graft with a rename for each layer, for twice the layers", round(twice / once, 2), 2)
+
+
+def renaming(layers: int) -> None:
+    """Rename each layer."""
+    new, old = ({name: [{"w": trees.X} for _ in range(layers)]} for name in ("layers", "blocks"))
+    tk.graft(new, old, rename={f"blocks.{i}.**": f"layers.{i}.**" for i in range(layers)})
+
+
+def calls_of(f: Callable[[], object]) -> int:
+    """Count the calls that Python makes while a function runs, once what is cached is there."""
+    f()
+    count = 0
+
+    def note(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        f()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
 # --- Bytes that compiled steps move -----------------------------------------------------------------------------------
 
 # In bytes of the params, by dtype and whether the arguments are donated: of `update`, and of `apply_gradients`.
@@ -178,11 +220,18 @@ TIMES = [
 
 def of_times() -> Iterator[Figure]:
     """Treekit's time divided by Equinox's or Optax's."""
-    for kind, tree in trees.trees().items():
-        for what, calls in {**trees.filtering(tree), **trees.replacing(tree)}.items():
-            ratio = compare(calls, ours="treekit")["Equinox"]
-            title = f"{what} of {kind}, {trees.LEAVES:,} leaves, treekit / Equinox"
-            yield Figure(title, round(ratio.median, 2), 1, of_time=True, note=f"{ratio.low:.2f} to {ratio.high:.2f}")
+    for leaves, goals in ((SIZE, {"combine": 0.85, "a leaf": 0.4}), (trees.LEAVES, {}), (40_000, {"combine": 0.85})):
+        for kind, tree in trees.trees(leaves).items():
+            for what, calls in {**trees.filtering(tree), **trees.replacing(tree)}.items():
+                if leaves == trees.LEAVES or what in goals:
+                    ratio = compare(calls, ours="treekit")["Equinox"]
+                    title = f"{what} of {kind}, {leaves:,} leaves, treekit / Equinox"
+                    note = f"{ratio.low:.2f} to {ratio.high:.2f}"
+                    yield Figure(title, round(ratio.median, 2), goals.get(what, 1), of_time=True, note=note)
+    layers = (500, 4_000)
+    few, many = (min(times) for times in measure({n: partial(renaming, n) for n in layers}, rounds=3).values())
+    exponent = math.log(many / few) / math.log(layers[1] / layers[0])
+    yield Figure("graft with a rename for each layer, exponent of growth", round(exponent, 2), 1.1, of_time=True)
     for way, leaves, goal in TIMES:
         for name, ratio in wrappers.ratios(way, leaves).items():
             title = f"{way}, {leaves:,} leaves, treekit / Optax: {name}"
@@ -194,7 +243,7 @@ def of_times() -> Iterator[Figure]:
 
 def figures(times: bool) -> Iterator[Figure]:
     """Each when it is measured."""
-    for of in (of_eager, of_bytes, *([of_times] if times else [])):
+    for of in (of_eager, of_calls, of_bytes, *([of_times] if times else [])):
         yield from of()
 
 

@@ -1,6 +1,5 @@
 """Say what accepts the leaves that are left."""
 
-import functools
 import itertools
 import json
 import re
@@ -15,7 +14,7 @@ from treekit._graft.report import GraftReport
 from treekit._graft.sources import Source
 from treekit._names.pattern_errors import listed, nearest
 from treekit._names.pattern_set import PatternSet
-from treekit._names.patterns import Pattern, compiled
+from treekit._names.patterns import Pattern
 
 _LISTED = 100  # leaves of one kind that an error lists
 _WITH_NEAREST = 10  # of these, those with the nearest names
@@ -109,7 +108,7 @@ def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
         return [glob for each in (*above, name) for glob in (each, _INDEX.sub("*", each))] + [f"{name}.**"]
 
     globs = list(dict.fromkeys(each for name in names for each in wider(name)))
-    patterns = PatternSet(globs, functools.cache(compiled))
+    patterns = PatternSet(globs)
     wrong, right = (Counter(globs[i] for name in xs for i in patterns.matching(name)) for xs in (others, names))
     best = (next((x for x in wider(name) if right[x] > 1 and not wrong[x]), name or "**") for name in names)
     return list(dict.fromkeys(best))

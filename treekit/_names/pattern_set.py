@@ -1,26 +1,21 @@
 """Which of many patterns match a name? Most of them are not tried. And which of them decide about nothing?"""
 
 import bisect
+import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from treekit._names.patterns import Pattern, has_wildcards, is_match
+from treekit._names.patterns import Pattern, compiled, has_wildcards, is_match
 
 
 class PatternSet:
-    """Several globs and regular expressions. Classes among them keep their indices, and match no name.
+    """Several globs and regular expressions. Classes among them keep their indices, and match no name."""
 
-    Args:
-        patterns: these.
-        regex_of: what compiles a glob; by default, a function that keeps what it has compiled.
-    """
-
-    def __init__(
-        self, patterns: Sequence[Pattern | type[Any]], regex_of: Callable[[str], re.Pattern[str]] | None = None
-    ) -> None:
-        self._regex_of = regex_of
+    def __init__(self, patterns: Sequence[Pattern | type[Any]]) -> None:
+        # Compiled for this set only: there may be thousands, also of names in a file, which must not be kept.
+        self._regex_of = functools.cache(compiled)
         # Globs without wildcards are looked up: their indices by name, and the names in order.
         self._names: dict[str, list[int]] = defaultdict(list)
         with_wildcards: list[tuple[int, Pattern]] = []

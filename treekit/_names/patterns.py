@@ -20,6 +20,8 @@ def is_match(pattern: Pattern, name: str, regex_of: Callable[[str], re.Pattern[s
     """Whether a pattern matches the whole name of a path; globs are compiled by `regex_of`, or else kept compiled."""
     if isinstance(pattern, re.Pattern):
         return pattern.fullmatch(name) is not None
+    if start := _start_of(pattern):
+        return _with_dot(name).startswith(start)
     return (regex_of or _regex_of)(pattern).fullmatch(_with_dot(name)) is not None
 
 
@@ -36,6 +38,12 @@ def may_match_below(pattern: Pattern, name: str) -> bool:
 
 def has_wildcards(text: str) -> bool:
     return "*" in text or "?" in text
+
+
+def _start_of(glob: str) -> str:
+    """Return `a.b.` for `a.b.**`, for which no regular expression is compiled, since that is slow; else ""."""
+    start = glob[:-2]
+    return start if glob.endswith(".**") and not has_wildcards(start) else ""
 
 
 def _with_dot(name: str) -> str:
@@ -60,7 +68,7 @@ def compiled(glob: str) -> re.Pattern[str]:
     return re.compile(f"{start}{''.join(f'(?>({_FEWEST_PARTS}){x})' for x in middle)}({_MOST_PARTS}){end}")
 
 
-_regex_of = functools.lru_cache(1_000)(compiled)  # of patterns in programs; those made of names in files are not kept
+_regex_of = functools.lru_cache(1_000)(compiled)  # for few patterns; a PatternSet has its own
 
 
 def _split_at_deep_wildcards(glob: str) -> list[list[str]]:
@@ -76,11 +84,12 @@ def _split_at_deep_wildcards(glob: str) -> list[list[str]]:
 
 def _regex_of_part(part: str) -> str:
     """Return one part of a glob, with the dot after it, as a regular expression."""
-    between_stars = re.split(r"\*+", f"{part}.")
+    between_stars = _STARS.split(f"{part}.")
     start, *rest = (re.escape(text).replace(r"\?", "[^.]") for text in between_stars)
     return start + "".join(f"(?>([^.]*?){x})" for x in rest)
 
 
+_STARS = re.compile(r"\*+")
 # In a glob. The group is a `**` that is a whole part, as in `a.**.b`, and not the two stars of `a**`.
 _WILDCARD = re.compile(r"(?<![^.])(\*\*)(?![^.])|\*+")
 
@@ -92,6 +101,8 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     takes the dot at its end; the name gets one. In "a.x.y.bc", the wildcards of `a.**.b*` take "x.y." and "c", and the
     spans are (2, 6) and (7, 8).
     """
+    if start := _start_of(glob):
+        return [(len(start), len(name) + 1)]
     # In the example, `*b.**.a` in "cb.y.x.a.", whose groups are "c" at (0, 1), and "y.x." at (3, 7).
     backwards = _with_dot(name[::-1])
     match = _regex_of(glob[::-1]).fullmatch(backwards)
