@@ -110,6 +110,31 @@ def test_python_numbers_and_ints_are_updated() -> None:
     assert (float(after["p"]), int(after["i"]), after["i"].dtype) == (0.75, 5, jnp.int32)
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam", "lbfgs"])
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_weakly_typed_params_remain_so_and_a_step_is_traced_once(name: str, shape: tuple[int, ...]) -> None:
+    tx: Any = tko.lbfgs() if name == "lbfgs" else getattr(tko, name)(0.1)
+    traces = 0
+
+    def loss(params: Any) -> Any:
+        return jnp.sum((params["w"] - 3.0) ** 2)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        value, grad = jax.value_and_grad(loss)(params)
+        extra = {"value": value, "grad": grad, "value_fn": loss} if name == "lbfgs" else {}
+        updates, state = tx.update(grad, state, params, **extra)
+        return tko.apply_updates(params, updates), state
+
+    params = {"w": jnp.full(shape, 0.0)}
+    state = tx.init(params)
+    for _ in range(3):
+        params, state = step(params, state)
+    assert params["w"].weak_type and traces == 1
+
+
 def test_no_param_and_no_average_changes_its_shape() -> None:
     """As in NumPy's `a += b`: b may be broadcast, and a may not."""
     one, more = jnp.ones((1, 3)), jnp.ones((2, 3))

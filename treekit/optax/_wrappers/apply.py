@@ -7,8 +7,17 @@ import optax
 
 from treekit._arrays.map import check_shapes, dtype_preserving_tree_map
 from treekit._arrays.round import Key, bits_like, bits_of_key, round_by, widen
-from treekit._base.dtype import as_array, cast_like, dtype_of, has_no_update, issubdtype, promoted_dtype, resolve_array
-from treekit._base.jax import is_ref, jnp, jtu
+from treekit._base.dtype import (
+    as_array,
+    cast_like,
+    dtype_of,
+    has_no_update,
+    is_weak,
+    issubdtype,
+    promoted_dtype,
+    resolve_array,
+)
+from treekit._base.jax import is_ref, jnp, jtu, lax
 from treekit._base.predicates import is_narrow, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
@@ -37,7 +46,7 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
             each leaf, so that small updates are not lost. By default params are rounded to nearest.
 
     Returns:
-        A tree of the structure, shapes and dtypes of `params`.
+        A tree of the structure, shapes and dtypes of `params`; weakly typed params remain so.
 
     Raises:
         TypeError: an update is complex and its param is not; there is an update for a leaf that cannot be a parameter,
@@ -60,6 +69,8 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
         total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
         if rounds and issubdtype(total.dtype, jnp.floating):
             return round_by(random_bits, total, array.dtype)
+        if is_weak(array) and total.dtype == array.dtype == dtype_of(0.0):  # so that a jitted step is traced once
+            total = _weakened(total)
         # What has `__jax_array__` may not have a dtype, to which the map below casts.
         return cast_like(total, array, "unsafe") if dtype_of(param) is None else total
 
@@ -71,6 +82,10 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
     random_bits = None if key is None else bits_of_key(key)
     own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=is_none)
     return dtype_preserving_tree_map(apply, params, updates, own_bits, is_leaf=is_none, casting="unsafe")
+
+
+# Of one number; `full_like` is all that JAX has for a weak type.
+_weakened: Any = jnp.vectorize(lambda x: lax.full_like(1.0, x))
 
 
 def _check_can_be_updated(params: Params, updates: list[Any]) -> None:
