@@ -23,9 +23,10 @@ ROOT = Path(__file__).parent.parent
 MISTAKES = ROOT / "tests" / "typing_bad" / "mistakes"
 MISTAKE = re.compile(r"  # (both|pyright|mypy|neither: .+)$")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
-# In a page, functions have no annotations, names are used again, and expressions are there for the reader.
+# In a page, functions have no annotations, names and imports are repeated, and expressions are there for the reader.
 OF_PAGES = re.compile(
-    "no-any-return|type-arg|report(Unknown|Unused|Missing|Redeclaration|PossiblyUnbound|UntypedFunctionDecorator)"
+    "no-any-return|type-arg|"
+    "report(Unknown|Unused|Missing|Redeclaration|DuplicateImport|PossiblyUnbound|UntypedFunctionDecorator)"
 )
 
 IMPORTS = ("import-untyped", "reportMissingTypeStubs")  # of a package that ships no types
