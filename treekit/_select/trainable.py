@@ -15,8 +15,8 @@ class Trainable(MaskSpec):
     """A mask function that is True for each leaf that can be trained.
 
     True for floating-point and complex arrays, except those in a field with `field(trainable=False)`: buffers, such as
-    running statistics or a fixed embedding; and except Flax's variables that are no parameters: `BatchStat`, `Cache`,
-    `Intermediate`, `Perturbation`, `RngState`, and classes that inherit from them. False for every other leaf.
+    running statistics or a fixed embedding. In a module of Flax NNX, True for its `Param`s only; in an `nnx.State`, for
+    all but the variables that Flax has for something else, such as `BatchStat`. False for every other leaf.
 
     Use it wherever Optax accepts a mask function, and as the `filter_spec` of `filter` and `partition`. For classes of
     others, combine it with a mask by name or by class, such as
@@ -60,7 +60,7 @@ class Trainable(MaskSpec):
 
 trainable: Trainable = Trainable()
 """A mask function that is True for each leaf that can be trained: floating-point and complex arrays, except those in
-fields with `field(trainable=False)`, and Flax's variables that are no parameters.
+fields with `field(trainable=False)`, and what is not a parameter in a module of Flax NNX.
 
 Use it wherever Optax accepts a mask function, and as the `filter_spec` of `filter` and `partition`; call it,
 `trainable(tree)`, for a tree of bools.
