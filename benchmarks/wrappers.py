@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+import treekit as tk
 import treekit.optax as tko
 from benchmarks._timing import QUICK, Ratio, Section, measure, show
+from treekit import training
 from treekit._base.jax import untyped
 
 LEAVES = (4, 60) if QUICK else (4, 60, 1_000)
@@ -47,7 +49,10 @@ WAYS = ("trace and lower", "jitted init", "eager init", "eager update", "a step"
 
 def ways(tx: optax.GradientTransformation, leaves: int) -> dict[str, Callable[[], object]]:
     """What is timed, by name. JAX keeps what it has traced, so what is traced each time is a new function."""
-    params = [jnp.full(2, 0.5, jnp.float32) for _ in range(leaves)]  # without a dtype, their type would be weak
+    return _ways_of(tx, [jnp.full(2, 0.5, jnp.float32) for _ in range(leaves)])  # or else their type would be weak
+
+
+def _ways_of(tx: optax.GradientTransformation, params: Any) -> dict[str, Callable[[], object]]:
     args = params, tx.init(params), params
     jitted = jax.jit(tx.update)
     return {
@@ -69,11 +74,40 @@ def ratios(way: str, leaves: int) -> dict[str, Ratio]:
     return out
 
 
+GROUPS = ((100, 28),) if QUICK else ((400, 28), (400, 100), (4_000, 28))  # leaves, and groups
+KINDS: dict[str, Callable[[Any, Any], optax.GradientTransformation]] = {
+    "adamw": lambda o, grouped: grouped(o.adamw, 1e-3),
+    "adamw(mask=)": lambda o, grouped: grouped(o.adamw, 1e-3, mask=tk.path_mask("**.w1")),
+    "muon": lambda o, grouped: grouped(o.contrib.muon, 1e-3),
+}
+
+
+def groups(leaves: int, number: int) -> Iterator[tuple[str, dict[str, Ratio]]]:
+    """`param_groups` with a rate for each of many layers, against one optimizer of plain Optax."""
+    arrays = [jnp.full((2, 2) if i % 2 else 2, 0.5, jnp.float32) for i in range(leaves // number)]
+    params = [{f"w{i}": x for i, x in enumerate(arrays)} for _ in range(number)]
+    table = {f"{i}.**": {"learning_rate": training.times(0.9**i)} for i in range(number)}
+    found: dict[str, dict[str, Ratio]] = {"trace and lower": {}, "eager init": {}}
+    for name, make in KINDS.items():
+        if name == "muon" and leaves > 1_000:  # it traces a loop for each matrix
+            continue
+        plain = make(optax, lambda factory, *args, **options: factory(*args, **options))
+        grouped = make(tko, lambda factory, *args, **options: training.param_groups(factory, table, *args, **options))
+        timed = {tx: _ways_of(tx, params) for tx in (plain, grouped)}
+        for way in found:
+            times = measure({"plain": timed[plain][way], "groups": timed[grouped][way]}, max(2, 800 // leaves), tries=1)
+            found[way][name] = times.ratio("groups", "plain")
+    yield from found.items()
+
+
 def sections() -> Iterator[Section]:
     text = "treekit's time divided by Optax's. The arrays are small, so the time in Python is all that counts."
     for leaves in LEAVES:
         columns = {way: ratios(way, leaves) for way in WAYS if leaves <= COMPILED or way != "a step"}
         yield Section(f"Optimizers and wrappers of {leaves:,} leaves, against Optax's own", text, columns)
+    text = "The time of an optimizer with a rate for each group / that of one of plain Optax for all."
+    for leaves, number in GROUPS:
+        yield Section(f"param_groups of {leaves:,} leaves in {number} groups", text, dict(groups(leaves, number)))
 
 
 if __name__ == "__main__":

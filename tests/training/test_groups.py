@@ -160,9 +160,67 @@ def test_the_first_row_that_sets_an_option_decides_and_none_freezes() -> None:
     assert set(state.hyperparams) == {"learning_rate", "momentum", "b_learning_rate", "a_learning_rate", "a_momentum"}
 
 
+LEAVES = ["body.0.b", "body.0.w", "body.1.b", "body.1.w", "embed", "head.b", "head.w", "norm.scale"]
+HEAD: dict[Any, Any] = {"head.**": {"learning_rate": times(2)}, "**.b": {"weight_decay": 0.0}}
+INJECTED = tko.inject_hyperparams(tko.adamw)
+OF_LABELS = tko.partition(
+    {"head": INJECTED(0.2), "bias": INJECTED(0.1, weight_decay=0.0), "rest": INJECTED(0.1)},
+    tk.path_labels({"head.**": "head", "**.b": "bias"}, default="rest"),
+)
+GROUPED = param_groups(tko.adamw, HEAD, 0.1)
+SCHEDULED = param_groups(tko.adamw, HEAD, SCHEDULE)
+TO_TABLE: dict[str, Any] = {"fresh": "hyperparams.**", "rename": {"**.hyperparams.**": None}}
+TO_PLAIN = {"rename": {"hyperparams.**": None, "count": None}}
+COUNTS = {"2.count": ["count", "hyperparams_states.learning_rate.count"]}
+# As in the table of docs/guides/load.md: before, after, the arguments of graft.
+CHANGED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "none before": (tko.adamw(0.1), GROUPED, {"fresh": ["hyperparams.**", "count"]}),
+    "none before, in a chain": (
+        tko.chain(tko.clip(1.0), tko.adamw(0.1)),
+        GROUPED,
+        {"fresh": ["hyperparams.**", "count"]},
+    ),
+    "none before, a schedule": (tko.adamw(SCHEDULE), SCHEDULED, {"fresh": "hyperparams.**", "rename": COUNTS}),
+    "none after": (GROUPED, tko.adamw(0.1), TO_PLAIN),
+    "injected before": (INJECTED(0.1), GROUPED, TO_TABLE),
+    "a partition before": (OF_LABELS, GROUPED, TO_TABLE),
+    "a partition after": (GROUPED, OF_LABELS, {"fresh": "**.hyperparams.**", "rename": {"hyperparams.**": None}}),
+    "another table": (GROUPED, param_groups(tko.adamw, {"embed": {"b1": 0.5}}, 0.1), TO_TABLE),
+    "frozen after": (GROUPED, param_groups(tko.adamw, {"embed": None, **HEAD}, 0.1), {"rename": {"**.embed": None}}),
+    "thawed": (param_groups(tko.adamw, {"embed": None, **HEAD}, 0.1), GROUPED, {"fresh": "**.embed"}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_state_of_another_table(name: str) -> None:
+    """One call of graft, with one rename at most, carries over all moments and counts."""
+    before, after, arguments = CHANGED[name]
+    params = network()
+    state = before.init(params)
+    for _ in range(2):
+        params, state = training.apply_gradients(before, jax.tree.map(jnp.cos, params), state, params)
+    new, _ = tk.graft(after.init(params), state, **arguments)
+    old_moments, moments = (averages(each) for each in (state, new))
+    for leaf in old_moments.keys() & moments.keys():
+        assert (old_moments[leaf] == moments[leaf]).all(), leaf
+    assert set(LEAVES) - {"embed"} <= moments.keys()
+    counts = [int(x) for path, x in tk.to_state_dict(new).items() if path.endswith("count")]
+    assert 2 in counts
+    training.apply_gradients(after, jax.tree.map(jnp.cos, params), new, params)
+
+
+def averages(state: Any) -> Any:
+    """The averages of gradients in a state, by leaf; those of all parts of a partition."""
+    found: dict[str, Any] = {}
+    for path, x in tk.to_state_dict(state).items():
+        _, is_average, leaf = path.partition("mu.")
+        if is_average:
+            found[leaf] = x
+    return found
+
+
 # ------------------------------------------------------------------------------------------------------- random tables
 
-LEAVES = ["body.0.b", "body.0.w", "body.1.b", "body.1.w", "embed", "head.b", "head.w", "norm.scale"]
 SELECTED: dict[Any, set[str]] = {
     pattern: set(tk.tree_find(network(), pattern)) for pattern in ("**.b", "body.*.w", "embed", "head.w", "norm.scale")
 } | {

@@ -50,12 +50,16 @@ def param_groups(
     other rows say: frozen parameters have no state, and updates of zero.
 
     Args:
-        factory: a function of options that returns an optimizer, such as `optax.adamw`.
+        factory: a function of options that returns an optimizer, such as `optax.adamw`, of treekit or of plain Optax.
+            If a row sets an option, one that computes each parameter alone, as most of Optax do.
         table: the rows. A key is a pattern or a class, as in `path_mask`; a mask function, such as `leaf_mask` makes;
             or a tuple of these, of which one has to select. A value is None, or a dict of arguments of `factory` by
             name: numbers, schedules, `times(k)`, or anything else that it takes. The key "name" gives the row a name;
             without it, that is made of its patterns and classes: "head" for `head.**`.
         *args: the first of the defaults, by position.
+        leafwise: True says of a factory of your own that what it returns computes each parameter alone, and, in a state
+            of your own class, keeps nothing for all of them but counts of updates. It runs once for each group, on a
+            list of its leaves. Masks by name work in it, in wrappers of `treekit.optax`.
         **defaults: the options of all parameters, as `factory` takes them.
 
     Returns:
@@ -66,10 +70,12 @@ def param_groups(
 
     Raises:
         ValueError: `factory` has no such option; or a row has no name, or that of another one. Raised by `init` and
-            `update` if a row selects no parameter, or one of its options decides about none.
-        TypeError: `factory` does not take the defaults; the table or a row is not a dict; a key is none of the above;
-            or an option with `times` has no default that is a number or a schedule. Raised by `init` if the optimizer
-            has state that belongs to no parameter, as that of `prodigy`, or another structure of state in one group.
+            `update` if a row selects no parameter, or one of its options decides about none; by `init` if the option of
+            a row adds something to the state.
+        TypeError: a row sets an option, and `factory` computes with all parameters together, as `prodigy` does, or may
+            do so; `factory` does not take the defaults; the table or a row is not a dict; a key is none of the above;
+            or an option with `times` has no default that is a number or a schedule. Raised by `init` if groups cannot
+            share what the state has for all parameters.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax, training

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import optax
+from jax.typing import ArrayLike
 
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_real_number
@@ -43,7 +44,7 @@ class Times(NamedTuple):
     factor: Any
 
 
-def times(factor: object) -> Times:
+def times(factor: ArrayLike | Callable[[Any], Any]) -> Times:
     """Return an option, for a row of `param_groups`, that is the default of the option times a factor.
 
     Args:
