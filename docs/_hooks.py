@@ -98,7 +98,7 @@ def _page_of(name: str, program: str) -> str:
     )
     return (
         f"---\nsearch: {{ exclude: true }}\n---\n\n# {title}\n\n{what[0].upper()}{what[1:]}\n{text}\n"
-        f"![The picture that examples/{name}.py draws](examples/{name}.png)\n\n"
+        f"![What the program draws: {what}](examples/{name}.png)\n\n"
         f"## What it printed\n\n```text\n{printed}```\n\n## The program, `examples/{name}.py`\n\n{program}"
     )
 
