@@ -9,11 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
 import treekit as tk
 from tests.saved import numbered
+from tests.trees import untyped
 from treekit import optax as tko
 from treekit.testing import assert_trees_same
 
@@ -112,7 +114,7 @@ def test_each_line_of_the_table_helps(name: str) -> None:
     for line in lines:
         got, report = eval(line, names)
         assert report.kept and not report.missing
-        assert jax.tree.structure(got) == jax.tree.structure(new)
+        assert untyped.tree.structure(got) == untyped.tree.structure(new)
         assert len(report.fresh) == (0 if "fresh" not in line else len(jax.tree.leaves(new)) - len(report.kept))
     assert lines and len(TABLE.splitlines()[2:]) == len(SEEN)
 
