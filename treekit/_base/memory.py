@@ -4,7 +4,7 @@ import contextlib
 import functools
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import jax
@@ -81,7 +81,11 @@ def _referred_to(x: Any) -> list[Any]:
         return [x.__func__, *vars(x.__self__).values()] if hasattr(x.__self__, "__dict__") else [x.__func__]
     if isinstance(x, dict):  # whose keys JAX may not be able to sort
         return [*cast(dict[Any, Any], x).values()]
-    return [] if jtu.all_leaves([x]) else jtu.tree_leaves(x)
+    if isinstance(x, (tuple, list)):
+        return [*cast(Sequence[Any], x)]
+    with contextlib.suppress(Exception):  # of a class that cannot be flattened
+        return [] if jtu.all_leaves([x]) else jtu.tree_leaves(x)
+    return []
 
 
 _CODE: Any = (types.FunctionType, types.ModuleType, type)
