@@ -70,7 +70,6 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a regular expression for nothing": Mistake(lambda: AT(re.compile("lfet"), TREE, 0), ValueError, "'.*'"),
     "the name of a static field": Mistake(lambda: AT("layers.0.name", TREE, "a"), ValueError, "Twig.name"),
-    "a field without a key path": Mistake(lambda: tk.tree_find([ROOTED], "0.root"), ValueError, "Rooted"),
     "a field of an object that is not a node": Mistake(lambda: AT("0.fact", [UNREGISTERED], ""), ValueError, "0.fact"),
     "two nodes of one name": Mistake(lambda: AT("a.b", {"a.b": 1, "a": {"b": 2}}, 0), ValueError, "'a.b'"),
     "a node and what is in it": Mistake(
@@ -80,7 +79,7 @@ MISTAKES: dict[str, Mistake] = {
     "a node by name and by class": Mistake(lambda: AT(["head", Point], TREE, [0, 1]), ValueError, "head"),
     "a class that computes when it is rebuilt": Mistake(lambda: AT("0", ROOTED, ARRAY), ValueError, "Rooted"),
     # tree_at, by a function
-    "a predicate for where": Mistake(lambda: AT(eqx.is_array, MLP, 1), ValueError, "jax.tree.map(lambda x:"),
+    "a predicate for where": Mistake(lambda: AT(eqx.is_array, MLP, 1), ValueError, "tree_at(jax.Array, tree"),
     "a predicate that reads a leaf": Mistake(
         lambda: AT(lambda x: x.ndim > 1, MLP, 1), AttributeError, "tree_at(jax.Array, tree, replace_fn=f)"
     ),
@@ -98,7 +97,7 @@ MISTAKES: dict[str, Mistake] = {
     "a node twice": Mistake(lambda: AT(lambda t: (t[0], t[0]), [1, 2], [1, 2]), ValueError, "twice"),
     "a node and a node in it": Mistake(lambda: AT(lambda t: (t[0][0], t[0]), [[1], 2], [1, 2]), ValueError, "inside"),
     "nothing": Mistake(lambda: AT(lambda t: (), [1], [1]), ValueError, "strict"),
-    "an attribute of a leaf": Mistake(lambda: AT(lambda t: t["a"][0].real, {"a": [1.0]}, 1), ValueError, "a.0"),
+    "an attribute of a leaf": Mistake(lambda: AT(lambda t: t["a"][0].real, {"a": [1.0]}, 1), AttributeError, "real"),
     "leaves that have a value": Mistake(
         lambda: AT(lambda t: [x for x in t if x], [0, 1], [3]), ValueError, "structure"
     ),
@@ -111,7 +110,6 @@ MISTAKES: dict[str, Mistake] = {
     # The replacements
     "both replace and replace_fn": Mistake(lambda: AT("head", TREE, 1, str), ValueError, "replace_fn"),
     "neither replace nor replace_fn": Mistake(lambda: AT("head", TREE), ValueError, "replace_fn"),
-    "a value for replace_fn": Mistake(lambda: AT("head", TREE, replace_fn=3), TypeError, "replace_fn"),
     "one value for a list": Mistake(lambda: AT(["head"], TREE, 3), TypeError, "replace"),
     "too many values for a list": Mistake(lambda: AT(["head"], TREE, [0, 1]), ValueError, "2 values"),
     "too few values for a list": Mistake(lambda: AT(["head", "layers"], TREE, [0]), ValueError, "2 values"),
@@ -146,8 +144,6 @@ MISTAKES: dict[str, Mistake] = {
     "a pattern for a filter_spec": Mistake(lambda: tk.filter(MLP, "layers.2.**"), ValueError, "path_mask"),
     "a class for a state dict": Mistake(lambda: tk.to_state_dict(eqx.nn.MLP), TypeError, "class MLP"),
     "a class for a vector": Mistake(lambda: tk.tree_ravel(eqx.nn.MLP), TypeError, "class MLP"),
-    "a class for labels": Mistake(lambda: PARTITION(LINEAR).init(MLP), ValueError, "path_labels({Linear: label})"),
-    "a class for rates": Mistake(
-        lambda: training.scale_by_tree(LINEAR).init(MLP), ValueError, "path_labels({Linear: rate}"
-    ),
+    "a class for labels": Mistake(lambda: PARTITION(LINEAR).init(MLP), ValueError, "path_labels"),
+    "a class for rates": Mistake(lambda: training.scale_by_tree(LINEAR).init(MLP), ValueError, "path_labels"),
 }

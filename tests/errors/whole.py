@@ -97,9 +97,6 @@ MISTAKES: dict[str, Mistake] = {
     "a class of modules in labels for an nnx.state": Mistake(
         lambda: tk.path_labels({nnx.Linear: 1})(nnx.state(NNX)), ValueError, "treekit.tree_find(model, Linear)"
     ),
-    "partition of treekit for that of treekit.optax": Mistake(
-        lambda: tk.partition({"a": ADAM}, {"w": "a"}), TypeError, "treekit.optax.partition"
-    ),
     "a mask that looks at values": Mistake(
         lambda: BY_VALUE.update({"w": jnp.ones(2)}, BY_VALUE.init({"w": jnp.ones(2)}), {"w": 2 * jnp.ones(2)}),
         TypeError,

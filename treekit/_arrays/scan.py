@@ -14,7 +14,7 @@ from treekit._base.types import PyTree
 from treekit._compare.diff import TreeDiff, tree_diff
 from treekit._compare.exact import PLAIN, exact_key
 from treekit._names.key_path import flatten_with_path, path_text
-from treekit._select.filter import combine, filter_arrays, split
+from treekit._select.filter import combine, filter_arrays, partition
 from treekit._text.describe import describe, describe_value
 
 Carry = TypeVar("Carry")
@@ -139,7 +139,7 @@ class _Split:
 
 
 def _split(tree: PyTree) -> _Split:
-    arrays, rest = split(tree)
+    arrays, rest = partition(tree)
     return _Split(arrays, _Rest(rest))
 
 

@@ -16,7 +16,7 @@ from treekit._base.predicates import can_be_trained, is_array, is_inexact_array,
 from treekit._base.types import PyTree
 from treekit._compare.diff import TreeDiff, tree_diff
 from treekit._names.key_path import flatten_with_path, leaf_path_text, path_text
-from treekit._select.filter import split
+from treekit._select.filter import partition
 from treekit._text.describe import describe, describe_value, refuse_class, type_name
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def tree_stack(trees: Iterable[T]) -> T:
     members = list(trees)
     if not members:
         raise ValueError("tree_stack needs at least one tree")
-    arrays, rest = zip(*(split(member, has_dtype) for member in members), strict=True)
+    arrays, rest = zip(*(partition(member, has_dtype) for member in members), strict=True)
     for i in range(1, len(members)):
         differences = (*tree_diff(arrays[0], arrays[i], values=False), *tree_diff(rest[0], rest[i]))
         if diff := TreeDiff(dict.fromkeys(d for d in differences if d.kind not in _MAY_DIFFER)):

@@ -5,6 +5,7 @@
   of these are a `selection`; `at` puts other nodes there
 - `masks`: mask functions, which `&`, `|` and `~` combine; `paths`: masks and labels by name and by class; `trainable`:
   a mask by what classes declare
+- `tree_spec`: what all of these are, functions of a whole tree
 - `spec`: is an argument a tree, or a function of the params that returns one?
 - `advice`: what errors say about classes and fields
 """

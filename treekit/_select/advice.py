@@ -6,24 +6,6 @@ from typing import Any
 
 import jax
 
-from treekit._base.layouts import layout_of
-from treekit._names.key_path import has_keys, keyed_children
-
-
-def unnamed_field(field: str, nodes: Iterable[object]) -> str:
-    """Say for an error that one of these nodes, which has a field of this name, is registered without key paths.
-
-    The text begins with ". ", to follow the rest of the error; it is "" if all of them have key paths.
-    """
-    for x in nodes:
-        if (field in field_names(x) or field in getattr(x, "__dict__", ())) and not has_keys(x):
-            names = ", ".join(text for text, _ in keyed_children(x) if text)
-            return (
-                f". {type(x).__qualname__} has a field {field!r}, but is registered without key paths, so its children "
-                f"are called {names}"
-            )
-    return ""
-
 
 def no_instance(cls: type[Any], nodes: Iterable[object]) -> str:
     """Say for an error that a tree, which has these nodes and leaves, has no instance of a class."""
@@ -47,7 +29,7 @@ def a_static_field(fields: Sequence[tuple[object, str]]) -> str:
     """Say for an error that something is one of these static fields of nodes, and how to change that."""
     node, name = fields[0]
     where = " or ".join(dict.fromkeys(f"{type(x).__qualname__}.{field}" for x, field in fields))
-    how = f"Create the {type(node).__qualname__} again, with another value"
-    if layout_of(type(node)) is not None:
-        how = f"treekit.replace(node, {name}=...) makes a node with another value"
-    return f"the static field {where}. A static field is part of the structure, not a node. {how}"
+    return (
+        f"the static field {where}, a part of the structure. To change it, write treekit.replace(node, {name}=...), or "
+        f"create the {type(node).__qualname__} again"
+    )

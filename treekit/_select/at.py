@@ -78,8 +78,7 @@ def tree_at(
             nodes, and you passed `replace`; a function returns something that is not a node of the tree, such as a
             static field, the same node twice, or one of several None; it depends on the leaves; `replace` has another
             length; or you passed both or neither of `replace` and `replace_fn`.
-        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where`, `replace_fn` or `strict` is
-            something else.
+        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where` or `strict` is something else.
 
     Source: the contract of `equinox.tree_at`, for functions.
 
@@ -93,11 +92,6 @@ def tree_at(
     check_bool("strict", strict)
     if (replace is _MISSING) == (replace_fn is _MISSING):
         raise ValueError("tree_at takes exactly one of replace and replace_fn")
-    if not (replace_fn is _MISSING or callable(replace_fn)):
-        raise TypeError(
-            f"replace_fn must be a function of the node that is selected, found {describe_value(replace_fn)}. To put a "
-            "value there, pass it as replace"
-        )
     # A function that returns an empty sequence, and replace=[], are meant.
     is_empty = type(replace) in (list, tuple) and not replace
     selected = find(where, tree, is_leaf, strict=strict, strict_function=strict and not is_empty)

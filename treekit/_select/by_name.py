@@ -10,7 +10,7 @@ from treekit._base.types import IsLeaf, PyTree
 from treekit._names.key_path import has_keys, walk
 from treekit._names.pattern_errors import check_pattern_or_class, must_match, nearest, pattern_text
 from treekit._names.patterns import Pattern
-from treekit._select.advice import a_static_field, field_names, no_instance, unnamed_field
+from treekit._select.advice import a_static_field, field_names, no_instance
 from treekit._select.selection import Selection
 from treekit._select.walk import Found, Indices, walk_matched
 from treekit._text.describe import RUNS_ITS_CODE
@@ -130,5 +130,5 @@ def _why_nothing_matches(selector: Pattern | type[Any], tree: PyTree, is_leaf: I
     names = list(dict.fromkeys(name for name, _ in nodes))
     return (
         f"the pattern {text!r} matches nothing in the tree. The nearest names: {nearest(text, names)}. "
-        f"{must_match(selector, names)}{unnamed_field(last, (x for _, x in nodes))}"
+        f"{must_match(selector, names)}"
     )

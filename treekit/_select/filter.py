@@ -1,8 +1,6 @@
 """Filter the leaves of a tree, split a tree by them, and combine it again."""
 
-import abc
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -11,28 +9,15 @@ import numpy as np
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import is_mapping, is_none
-from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef, TransformationLike
+from treekit._base.tree import is_none
+from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
 from treekit._compare.nodes import in_nodes_of
 from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
 from treekit._names.key_path import leaf_path_text
-from treekit._text.describe import check_bool, describe, describe_error, describe_value, refuse_class
+from treekit._select.tree_spec import TreeSpec
+from treekit._text.describe import check_bool, describe, describe_error, describe_value
 
 T = TypeVar("T")
-
-
-class TreeSpec(abc.ABC):
-    """A function of a whole tree. As a filter_spec it is called once; any other function is called with each leaf."""
-
-    def __call__(self, tree: T) -> T:
-        """Return a tree of the same structure, with a value for each leaf."""
-        refuse_class(tree, repr(self))
-        out: T = jtu.tree_structure(tree).unflatten(self.of_leaves(tree, None))
-        return out
-
-    @abc.abstractmethod
-    def of_leaves(self, tree: PyTree, is_leaf: LeafPredicate | None) -> list[Any]:
-        """Return the value for each leaf, in the order of `jax.tree.leaves`."""
 
 
 def filter(
@@ -114,25 +99,12 @@ def partition(
 
     Raises:
         ValueError: as in `filter`.
-        TypeError: `tree` is a dict of transformations, which `treekit.optax.partition` takes.
 
     Source: the contract of `equinox.partition`.
 
     >>> partition([1, 2.5], lambda x: isinstance(x, int))
     ([1, None], [None, 2.5])
     """
-    if is_mapping(tree) and tree and all(isinstance(x, TransformationLike) for x in tree.values()):
-        raise TypeError(
-            "treekit.partition splits a tree in two, and received a dict of transformations. To give each leaf to the "
-            "transformation with its label, use treekit.optax.partition"
-        )
-    return split(tree, filter_spec, replace, is_leaf)
-
-
-def split(
-    tree: T, filter_spec: FilterSpec = is_array, replace: object = None, is_leaf: LeafPredicate | None = None
-) -> tuple[T, T]:
-    """Split any tree, as `partition` does: it may be a dict of transformations."""
     keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
     left: T = treedef.unflatten([x if k else replace for k, x in zip(keep, leaves, strict=True)])
     right: T = treedef.unflatten([replace if k else x for k, x in zip(keep, leaves, strict=True)])
@@ -175,35 +147,43 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
     if isinstance(filter_spec, type):
         raise ValueError(
             f"filter_spec is the class {filter_spec.__qualname__}. To keep the leaves in its instances, pass "
-            f"treekit.path_mask({filter_spec.__name__}); for those that are instances, "
-            f"lambda leaf: isinstance(leaf, {filter_spec.__name__})"
+            f"treekit.path_mask({filter_spec.__name__})"
         )
-    if callable(filter_spec) and jtu.all_leaves([filter_spec]):
-        leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_leaf)
-        return (
-            _checked("filter_spec", _answers(filter_spec, tree, leaves, is_leaf), range(len(leaves)), leaves, treedef),
-            leaves,
-            treedef,
-        )
-    specs, prefix_treedef = jtu.tree_flatten(filter_spec)
+    specs, prefix = jtu.tree_flatten(filter_spec)
     try:
-        subtrees = flatten_up_to(prefix_treedef, tree)
+        subtrees = flatten_up_to(prefix, tree)
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _decide(filter_spec.__call__, tree, is_leaf)
         if (fitting := in_nodes_of(tree, filter_spec)) is not filter_spec:
             return _decide(fitting, tree, is_leaf)
-        raise ValueError(f"{prefix_mismatch('filter_spec', prefix_treedef, tree, error)}{_order(tree)}") from None
-    _check_specs(specs, filter_spec, tree)
+        raise ValueError(f"{prefix_mismatch('filter_spec', prefix, tree, error)}{_order(tree)}") from None
+    for i, spec in enumerate(specs):
+        if not (type(spec) in _BOOLS or callable(spec)):
+            hint = ". To select by key path, use treekit.path_mask" if isinstance(spec, str) else _order(tree)
+            raise ValueError(
+                "filter_spec may contain only bools and predicates on leaves, found "
+                f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}{hint}"
+            )
     parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]
-    numbered = prefix_treedef.unflatten([part_def.unflatten(range(len(leaves))) for leaves, part_def in parts])
-    all_leaves, treedef = [x for leaves, _ in parts for x in leaves], jtu.tree_structure(numbered)
-    each = [
-        _answers(spec, part, leaves, is_leaf) for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True)
-    ]
-    everywhere = range(len(all_leaves))
-    keep = _checked("filter_spec", itertools.chain.from_iterable(each), everywhere, all_leaves, treedef)
+    whole = [part_def.unflatten(range(len(leaves))) for leaves, part_def in parts]
+    treedef = parts[0][1] if jtu.all_leaves([filter_spec]) else jtu.tree_structure(prefix.unflatten(whole))
+    all_leaves = [x for leaves, _ in parts for x in leaves]
+    keep: list[bool] = []
+    for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True):
+        start = len(keep)
+        if isinstance(spec, TreeSpec):
+            keep += [
+                check_answer(x, start + i, all_leaves, treedef) for i, x in enumerate(spec.of_leaves(part, is_leaf))
+            ]
+        elif callable(spec):
+            keep += [ask("filter_spec", spec, start + i, all_leaves, treedef) for i in range(len(leaves))]
+        else:
+            keep += [bool(spec)] * len(leaves)
     return keep, all_leaves, treedef
+
+
+_BOOLS = (bool, np.bool_)
 
 
 def _order(tree: PyTree) -> str:
@@ -213,77 +193,35 @@ def _order(tree: PyTree) -> str:
     return ". The arguments are (tree, filter_spec): are they in the right order?" if are_specs else ""
 
 
-def _check_specs(specs: list[Any], filter_spec: PyTree, tree: PyTree) -> None:
-    for i, spec in enumerate(specs):
-        if is_traced(spec):
-            raise ValueError(
-                f"filter_spec contains a traced array, at {leaf_path_text(filter_spec, i)}, but which leaves to keep "
-                "must be known while tracing"
-            )
-        if not (type(spec) in _BOOLS or callable(spec)):
-            hint = ". To select by key path, use treekit.path_mask" if isinstance(spec, str) else _order(tree)
-            raise ValueError(
-                "filter_spec may contain only bools and predicates on leaves, found "
-                f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}{hint}"
-            )
-
-
-_BOOLS = (bool, np.bool_)
-
-
-def _answers(spec: Any, part: PyTree, leaves: list[Any], is_leaf: LeafPredicate | None) -> Iterable[Any]:
-    """Return what a spec says of each leaf of a part of the tree."""
-    if isinstance(spec, TreeSpec):
-        return spec.of_leaves(part, is_leaf)
-    return map(spec, leaves) if callable(spec) else itertools.repeat(bool(spec), len(leaves))
-
-
-def answers_of(
-    name: str, predicate: LeafPredicate, asked: Sequence[int], leaves: Sequence[Any], treedef: PyTreeDef
-) -> list[bool]:
-    """Return the answers of a predicate for those leaves whose indices are `asked`.
+def ask(name: str, predicate: LeafPredicate, i: int, leaves: Sequence[Any], treedef: PyTreeDef) -> bool:
+    """Return the answer of a predicate for the i-th leaf of a tree.
 
     Raises:
-        ValueError: the predicate raised an error, or an answer is not a bool; the message names it and the key path.
+        ValueError: the predicate raised an error, or its answer is not a bool; the message names it and the key path.
     """
-    return _checked(name, map(predicate, [leaves[i] for i in asked]), asked, leaves, treedef)
-
-
-def _checked(
-    name: str, answers: Iterable[Any], asked: Sequence[int], leaves: Sequence[Any], treedef: PyTreeDef
-) -> list[bool]:
-    def place(i: int) -> str:
-        path = leaf_path_text(treedef.unflatten(range(len(leaves))), asked[i])
-        return f"the leaf {path} ({describe(leaves[asked[i]])})"
-
-    got: list[Any] = []
     try:
-        got.extend(answers)
-        if len(got) < len(asked):
-            raise RuntimeError("the predicate raised StopIteration")  # which ends `map` silently
+        answer = predicate(leaves[i])
     except Exception as error:
         every = "every leaf, functions and numbers too: let it begin with `treekit.is_array(leaf) and`"
         raise ValueError(
-            f"{name} raised an error for {place(len(got))}: {describe_error(error)}. A predicate is called with "
-            f"{'every array' if name == 'leaf_mask' else every}"
+            f"{name} raised an error for {_place(i, leaves, treedef)}: {describe_error(error)}. A predicate is called "
+            f"with {'every array' if name == 'leaf_mask' else every}"
         ) from error
-    for i, answer in enumerate(got):
-        if type(answer) is bool:
-            continue
-        if not _is_bool(answer):
-            raise ValueError(
-                f"a predicate must return a bool for each leaf, found {_kind(answer)} for {place(i)}. A function of "
-                "the whole tree is not a predicate: call it and pass the tree of bools that it returns, or use "
-                "treekit.path_mask"
-            )
-        got[i] = bool(answer)
-    return got
+    return answer if type(answer) is bool else check_answer(answer, i, leaves, treedef)
 
 
-def _is_bool(answer: Any) -> bool:
+def check_answer(answer: Any, i: int, leaves: Sequence[Any], treedef: PyTreeDef) -> bool:
+    """Return an answer for the i-th leaf as a bool; raise a ValueError if it is something else."""
     is_known = isinstance(answer, int) or (dtype_of(answer) == np.bool_ and np.shape(answer) == ())
-    return is_known and not is_traced(answer)
+    if is_traced(answer) or not is_known:
+        found = "a traced array, whose value is not known," if is_traced(answer) else describe(answer)
+        raise ValueError(
+            f"a predicate must return a bool for each leaf, found {found} for {_place(i, leaves, treedef)}. A function "
+            "of the whole tree is not a predicate: call it and pass the tree of bools that it returns, or use "
+            "treekit.path_mask"
+        )
+    return bool(answer)
 
 
-def _kind(answer: object) -> str:
-    return "a traced array, whose value is not known," if is_traced(answer) else describe(answer)
+def _place(i: int, leaves: Sequence[Any], treedef: PyTreeDef) -> str:
+    return f"the leaf {leaf_path_text(treedef.unflatten(range(len(leaves))), i)} ({describe(leaves[i])})"

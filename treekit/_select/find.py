@@ -9,8 +9,8 @@ from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._names.patterns import Pattern
 from treekit._select.by_function import ByFunction
 from treekit._select.by_name import ByName, unique_names
-from treekit._select.filter import TreeSpec
 from treekit._select.selection import Selection
+from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import check_bool, type_name
 
 T = TypeVar("T")

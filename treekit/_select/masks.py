@@ -2,12 +2,13 @@
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any
 
 from treekit._base.dtype import has_dtype
 from treekit._base.jax import jtu
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
-from treekit._select.filter import TreeSpec, answers_of
+from treekit._select.filter import ask
+from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import describe_value
 from treekit._trained.leaves import as_arrays, which_can_be_trained
 
@@ -29,9 +30,8 @@ def leaf_mask(predicate: LeafPredicate) -> "MaskSpec":
         A function that maps a tree to a tree of bools with the same structure. Equal predicates give equal masks.
 
     Raises:
-        TypeError: `predicate` is not a function of a leaf.
-        ValueError: raised by the mask if the predicate raises an error, or does not return a bool; the message names
-            the key path.
+        ValueError: raised by the mask if the predicate cannot be called, raises an error, or does not return a bool;
+            the message names the key path.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -42,18 +42,7 @@ def leaf_mask(predicate: LeafPredicate) -> "MaskSpec":
     >>> (leaf_mask(lambda x: x.ndim > 1) & ~path_mask("embed"))(params)
     {'b': False, 'embed': False, 'f': False, 'w': True}
     """
-    if not callable(predicate) or isinstance(predicate, (type, TreeSpec)) or not jtu.all_leaves([predicate]):
-        raise TypeError(
-            f"leaf_mask takes a function of one leaf, leaf_mask(lambda x: x.ndim > 1); found "
-            f"{describe_value(predicate)}. To select by name or by class, use treekit.path_mask"
-        )
     return LeafMask(predicate)
-
-
-if TYPE_CHECKING:
-    Other: TypeAlias = "MaskSpec"
-else:
-    Other = object  # so that our own error comes before that of a run-time checker
 
 
 class MaskSpec(TreeSpec):
@@ -69,17 +58,11 @@ class MaskSpec(TreeSpec):
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool]:  # which `TreeSpec` asks for
         return [x is True for x in self._answers(tree, is_leaf)]
 
-    def __or__(self, other: Other) -> "MaskSpec":
-        return Combined("|", (self, _as_mask("|", self, other)))
+    def __or__(self, other: "MaskSpec") -> "MaskSpec":
+        return Combined("|", (self, other)) if isinstance(other, MaskSpec) else NotImplemented
 
-    def __and__(self, other: Other) -> "MaskSpec":
-        return Combined("&", (self, _as_mask("&", self, other)))
-
-    def __ror__(self, other: Other) -> "MaskSpec":  # for something else on the left, which is an error
-        return self | other
-
-    def __rand__(self, other: Other) -> "MaskSpec":
-        return self & other
+    def __and__(self, other: "MaskSpec") -> "MaskSpec":
+        return Combined("&", (self, other)) if isinstance(other, MaskSpec) else NotImplemented
 
     def __invert__(self) -> "MaskSpec":
         return Inverse(self)
@@ -87,38 +70,10 @@ class MaskSpec(TreeSpec):
     def __ne__(self, other: object) -> bool:
         if isinstance(other, MaskSpec):
             raise TypeError(
-                f"{self!r} != {other!r} would compare two functions, and not what they select: write mask & ~other for "
-                "what only the first selects, and (mask | other) & ~(mask & other) for what only one of them does"
+                f"{self!r} != {other!r} would compare two functions, and not what they select: write "
+                "(mask | other) & ~(mask & other)"
             )
         return NotImplemented
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError(
-            f"{self!r} is a function of a tree, which has no truth value: combine masks by ~mask, mask | other and "
-            "mask & other, not by `not`, `or` and `and`"
-        )
-
-
-def _as_mask(operator: str, mask: MaskSpec, other: object) -> MaskSpec:
-    """Return what a mask is combined with; raise a TypeError if it is not a mask function of treekit."""
-    if isinstance(other, MaskSpec):
-        return other
-    if isinstance(other, (str, type)):
-        advice = f"Write path_mask({other.__name__ if isinstance(other, type) else repr(other)})"
-    elif callable(other) and jtu.all_leaves([other]):
-        advice = (
-            "Write leaf_mask(function) if it takes one leaf. If it takes the whole tree, combine what they return: "
-            f"lambda tree: jax.tree.map(lambda x, y: x {operator} y, mask(tree), function(tree))"
-        )
-    else:
-        advice = (
-            "Combine a tree of bools with the mask of a tree: lambda tree: jax.tree.map(lambda x, y: "
-            f"x {operator} y, mask(tree), bools)"
-        )
-    raise TypeError(
-        f"{mask!r} {operator} {describe_value(other)}: a mask function is combined with path_mask, leaf_mask and "
-        f"trainable only. {advice}"
-    )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -136,8 +91,8 @@ class LeafMask(MaskSpec):
         leaves = as_arrays(leaves, which_can_be_trained(tree, leaves, is_leaf))
         asked = [i for i, x in enumerate(leaves) if has_dtype(x)]
         answers: list[Any] = [None] * len(leaves)
-        for i, answer in zip(asked, answers_of("leaf_mask", self.predicate, asked, leaves, treedef), strict=True):
-            answers[i] = answer
+        for i in asked:
+            answers[i] = ask("leaf_mask", self.predicate, i, leaves, treedef)
         return answers
 
 

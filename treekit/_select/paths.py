@@ -4,20 +4,19 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from treekit._base.flax import is_nnx_module, is_of_bare_values, is_variable_class
 from treekit._base.jax import jtu
-from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.pattern_errors import check_pattern_or_class, listed, must_match, nearest, pattern_text
 from treekit._names.pattern_set import undecided
 from treekit._names.patterns import Pattern, is_match, may_match_below
-from treekit._select.advice import no_instance, unnamed_field
-from treekit._select.filter import TreeSpec
+from treekit._select.advice import no_instance
 from treekit._select.masks import MaskSpec
+from treekit._select.tree_spec import TreeSpec
 from treekit._select.walk import Found, walk_matched
-from treekit._text.describe import check_bool, describe_value
+from treekit._text.describe import check_bool
 from treekit._trained.leaves import which_can_be_trained
 
 Selector: TypeAlias = Pattern | type[Any]
@@ -86,24 +85,17 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
         A function that maps a tree to a tree of labels with the same structure, as `path_mask` does for bools.
 
     Raises:
-        ValueError: you pass neither a pattern nor a default, or an empty pattern. The function raises one if a pattern
-            or a class matches nothing, as in `path_mask`, or only what earlier ones match, which a last row "**" may;
-            and, without a default, if nothing matches a floating-point or complex array. The message lists the paths.
-        TypeError: `table` is not a dict, a pattern is neither a string, a compiled regular expression nor a class, or
-            `strict` is not a bool. The function raises one if it is called with a class.
+        ValueError: a pattern is empty. The function raises one if a pattern or a class matches nothing, as in
+            `path_mask`, or only what earlier ones match, which a last row "**" may; and, without a default, if nothing
+            matches a floating-point or complex array. The message lists the paths.
+        TypeError: a pattern is neither a string, a compiled regular expression nor a class, or `strict` is not a bool.
+            The function raises one if it is called with a class.
 
     >>> import jax.numpy as jnp
     >>> params = {"encoder": {"w": jnp.ones(2)}, "head": {"w": jnp.ones(2), "b": jnp.ones(2)}}
     >>> path_labels({"encoder.**": "frozen", "**.b": "no decay"}, default="train")(params)
     {'encoder': {'w': 'frozen'}, 'head': {'b': 'no decay', 'w': 'train'}}
     """
-    if not is_mapping(table):
-        raise TypeError(
-            f"path_labels takes a dict that maps patterns to labels, {{'**.bias': 'no decay'}}; found "
-            f"{describe_value(table)}"
-        )
-    if not table and default is NoDefault:
-        raise ValueError("path_labels needs at least one pattern, or a default")
     rows = tuple((check_pattern_or_class(x), label) for x, label in table.items())
     return PathLabels(rows, default, check_bool("strict", strict))
 
@@ -139,12 +131,6 @@ class PathLabels(TreeSpec):
         table = ", ".join(f"{_written(x)}: {label!r}" for x, label in self.table)
         default = [] if self.default is NoDefault else [f"default={self.default!r}"]
         return f"path_labels({', '.join(['{' + table + '}', *default, *['strict=False'] * (not self.strict)])})"
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError(
-            f"{self!r} is a function of a tree, which has no truth value. The first pattern that matches decides: "
-            "write all of them in one table"
-        )
 
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[Any]:
         first = _first_matches([x for x, _ in self.table], tree, is_leaf, self.strict, are_rows=True)
@@ -250,7 +236,7 @@ def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found]
             text, names = pattern_text(selector), [x.name for x in leaves]
             raise ValueError(
                 f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. "
-                f"{must_match(selector, names)}{unnamed_field(text.rpartition('.')[2], nodes)}"
+                f"{must_match(selector, names)}"
             )
 
 

@@ -13,7 +13,8 @@ from treekit._base.types import KeyPath, PyTree, PyTreeDef
 from treekit._compare.nodes import in_nodes_of
 from treekit._compare.prefix import flatten_up_to, prefix_mismatch
 from treekit._names.key_path import flatten_with_path, path_text
-from treekit._select.filter import TreeSpec, filter
+from treekit._select.filter import filter
+from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import describe_error, type_name
 
 
@@ -106,7 +107,10 @@ def fit_spec(
     """
     asked = params if asked is None else asked
     if isinstance(spec, type):
-        raise _no_class(spec, name)
+        raise ValueError(
+            f"{name} is the class {spec.__qualname__}. To select its instances, use treekit.path_mask, or path_labels "
+            "for labels and rates"
+        )
     is_function = callable(spec) and jtu.all_leaves([spec])
     if not is_function:
         try:
@@ -121,10 +125,6 @@ def fit_spec(
     except Exception as error:
         if isinstance(spec, TreeSpec):  # a mask of treekit, whose own errors say what is wrong with it
             raise
-        if not is_function and not jtu.tree_leaves(spec):
-            raise ValueError(
-                f"{name}, of type {type(spec).__name__}, has no leaf: are all of its fields None?"
-            ) from None
         raise _error_of_function(error, asked, name) from error
     fitted = _fit(result, params, is_spec_leaf, f"{name}(params)", hint)
     _refuse_leaf_predicate(spec, result, asked, is_spec_leaf, name)
@@ -139,15 +139,6 @@ def _may_be_called(spec: Any, is_spec_leaf: Callable[[Any], bool]) -> bool:
     """
     is_of_spec_leaves = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
     return is_truly_callable(spec) or (callable(spec) and not is_of_spec_leaves)
-
-
-def _no_class(spec: type[Any], name: str) -> ValueError:
-    use = f"path_mask({spec.__name__})"
-    if "label" in name:
-        use = f"path_labels({{{spec.__name__}: label}})"
-    elif name == "rates":
-        use = f"path_labels({{{spec.__name__}: rate}}, default=1.0)"
-    return ValueError(f"{name} is the class {spec.__qualname__}. To select its instances, pass treekit.{use}")
 
 
 def _error_of_function(error: Exception, params: PyTree, name: str) -> ValueError:

@@ -12,7 +12,7 @@ from optax.schedules import StatefulSchedule
 
 from treekit._base.dtype import dtype_of
 from treekit._base.predicates import is_array, is_truly_callable
-from treekit._select.filter import TreeSpec
+from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import describe_value
 from treekit.optax._wrappers.call import Call
 from treekit.optax._wrappers.parameters import Parameter

@@ -14,8 +14,8 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.types import Labels, Mask, Params, PyTree
 from treekit._names.key_path import path_name, path_text
-from treekit._select.filter import TreeSpec
 from treekit._select.spec import FittedSpec, fit_spec
+from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.passed import NOT_PASSED, as_passed, group_inside, in_group
