@@ -85,8 +85,8 @@ KINDS: dict[str, Callable[[Any, Any], optax.GradientTransformation]] = {
 def groups(leaves: int, number: int) -> Iterator[tuple[str, dict[str, Ratio]]]:
     """`param_groups` with a rate for each of many layers, against one optimizer of plain Optax."""
     arrays = [jnp.full((2, 2) if i % 2 else 2, 0.5, jnp.float32) for i in range(leaves // number)]
-    params = [{f"w{i}": x for i, x in enumerate(arrays)} for _ in range(number)]
-    table = {f"{i}.**": {"learning_rate": training.times(0.9**i)} for i in range(number)}
+    params = {"layers": [{f"w{i}": x for i, x in enumerate(arrays)} for _ in range(number)]}
+    table = {f"layers.{i}.**": {"learning_rate": training.times(0.9**i)} for i in range(number)}
     found: dict[str, dict[str, Ratio]] = {"trace and lower": {}, "eager init": {}}
     for name, make in KINDS.items():
         if name == "muon" and leaves > 1_000:  # it traces a loop for each matrix

@@ -285,6 +285,7 @@ def test_a_leaf_has_the_optimizer_that_the_table_says(rows: Any, name: str, rate
             tx.init(params)
         return
     state, grads = tx.init(params), jax.tree.map(jnp.cos, params)
+    updates: Any = None
     for _ in range(2):
         updates, state = tx.update(grads, state, params)
     for leaf, of_leaf in options.items():
@@ -294,7 +295,7 @@ def test_a_leaf_has_the_optimizer_that_the_table_says(rows: Any, name: str, rate
             continue
         injected = tko.inject_hyperparams(getattr(tko, name), only=list(of_leaf))
         for make, close in ((injected, cases.same_bits), (getattr(optax, name), is_close)):
-            one = make(**of_leaf)
+            one, expected = make(**of_leaf), None
             own = one.init(param)
             for _ in range(2):
                 expected, own = one.update(jnp.cos(param), own, jnp.asarray(param))

@@ -188,16 +188,17 @@ class _Grouped:
                 states.append(self.core(group).init(part))
         self._check_of_all(states[0], parts[0])
         slots, state_treedef = take_apart(states[0], parts[0])
-        wholes = [[optax.MaskedNode()] * len(leaves) if isinstance(x, LikeParams) else x for x in slots]
+        wholes: list[Any] = [[optax.MaskedNode()] * len(leaves) if isinstance(x, LikeParams) else x for x in slots]
         for group, state in zip(groups.indices, states, strict=True):
             try:
                 news = state_treedef.flatten_up_to(state)
             except ValueError as error:
                 raise self._other_structure(group, next(iter(groups.indices))) from error
-            for whole, new in zip(wholes, news, strict=True):
-                if isinstance(whole, list):
+            for slot, whole, new in zip(slots, wholes, news, strict=True):
+                if isinstance(slot, LikeParams):
                     _put(whole, groups.indices[group], new)
-        return state_treedef.unflatten(treedef.unflatten(x) if isinstance(x, list) else x for x in wholes)
+        pairs = zip(slots, wholes, strict=True)
+        return state_treedef.unflatten(treedef.unflatten(x) if isinstance(slot, LikeParams) else x for slot, x in pairs)
 
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         groups = _Groups(self.rows, updates if params is None else params)
@@ -209,26 +210,27 @@ class _Grouped:
         slots, state_treedef = take_apart(state, updates)
         numbers = numbers_of_leaves(updates)
         # Of what is like the params, lists; a group receives its own part of each.
-        olds = [x.of(numbers) if isinstance(x, LikeParams) else x for x in slots]
+        olds: list[Any] = [x.of(numbers) if isinstance(x, LikeParams) else x for x in slots]
         trees = {name: x for name, x in extra.items() if is_like(x, updates, may_be_number=name == "grad")}
         lists = {name: treedef.flatten_up_to(x) for name, x in trees.items()}
         of_params = None if params is None else treedef.flatten_up_to(params)
-        new_slots = [list(x) if isinstance(x, list) else x for x in olds]
+        news: list[Any] = [x[:] if isinstance(slot, LikeParams) else x for slot, x in zip(slots, olds, strict=True)]
         for group, indices in groups.indices.items():
-            part = state_treedef.unflatten(_at(indices, x) if isinstance(x, list) else x for x in olds)
+            pairs = zip(slots, olds, strict=True)
+            part = state_treedef.unflatten(_at(indices, x) if isinstance(slot, LikeParams) else x for slot, x in pairs)
             own = {name: _at(indices, lists[name]) if name in lists else x for name, x in extra.items()}
             with groups.inside(group):
                 core = self.core(group)
                 results = core.update(_at(indices, new), part, of_params and _at(indices, of_params), **own)
             _put(new, indices, results[0])
             for k, x in enumerate(state_treedef.flatten_up_to(results[1])):
-                if isinstance(olds[k], list):
-                    _put(new_slots[k], indices, x)
+                if isinstance(slots[k], LikeParams):
+                    _put(news[k], indices, x)
                 else:
-                    new_slots[k] = x
+                    news[k] = x
         new_state = (
             slot.replaced(dict(zip(numbers, x, strict=True))) if isinstance(slot, LikeParams) else x
-            for slot, x in zip(slots, new_slots, strict=True)
+            for slot, x in zip(slots, news, strict=True)
         )
         return groups.with_zeros(treedef.unflatten(new), updates, params), state_treedef.unflatten(new_state)
 

@@ -98,9 +98,10 @@ def _name_in_optax(factory: object) -> str | None:
 
 def check_leafwise(call: Call, leafwise: bool) -> None:
     """Raise a TypeError unless a factory is known, or said, to compute each leaf alone."""
-    if _name_in_optax(call.factory):
+    factory: Any = call.factory
+    if _name_in_optax(factory):
         return
-    if is_of_optax(call.factory):
+    if is_of_optax(factory):
         raise TypeError(
             f"param_groups: {call.name} computes with all parameters together, or is not known to compute each alone, "
             "so the options of some cannot differ: a row can only be None. Use optax.partition, with an optimizer for "

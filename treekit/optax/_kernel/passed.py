@@ -39,7 +39,8 @@ class LeafGroup(NamedTuple):
 
     def is_of(self, tree: PyTree) -> bool:
         """Whether a tree inside is the list of the leaves, perhaps with holes."""
-        return type(tree) is list and len(tree) == len(self.numbers)
+        cls: type[Any] = type(tree)
+        return cls is list and len(tree) == len(self.numbers)
 
 
 _GROUP: ContextVar[LeafGroup | None] = ContextVar("group", default=None)

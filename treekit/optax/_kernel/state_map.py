@@ -87,7 +87,7 @@ class LikeParams(NamedTuple):
     def replaced(self, new: Mapping[int, Any]) -> Any:
         """Return the tree with other parts for some of the params; holes stay."""
         pairs = zip(self.parts, self.numbers, strict=True)
-        return self.treedef.unflatten(part if is_hole(part) else new.get(*each, part) for part, each in pairs)
+        return self.treedef.unflatten(part if is_hole(part) else new.get(each[0], part) for part, each in pairs)
 
 
 def take_apart(state: OptState, params: Params) -> tuple[list[Any], PyTreeDef]:
@@ -117,7 +117,8 @@ def _places(state: OptState, params: Params) -> Iterator[tuple[Any, "_Place", Li
     numbered = treedef.unflatten(range(len(leaves)))
 
     def below(x: object, at: _Place) -> Iterator[tuple[Any, _Place, LikeParams | None]]:
-        may_be_chain = at.may_be_state and type(x) is tuple
+        cls: Any = type(x)
+        may_be_chain = at.may_be_state and cls is tuple
         like = None if at.of_no_param else _like_params(x, numbered, leaves, by_shape=may_be_chain)
         if like is not None or jtu.all_leaves([x]):
             yield x, at, like
