@@ -152,6 +152,7 @@ USERS: dict[str, tuple[str, ...]] = {
     "treekit.training._round": tuple(f"treekit/training/_{name}.py" for name in ("effects", "frozen", "summary")),
     "treekit.training._hyperparams": ("treekit/training/__init__.py", "treekit/training/_summary.py"),
     "treekit.training._summary_table": ("treekit/training/_summary.py",),
+    "treekit.training._row_names": ("treekit/training/_groups.py", "treekit/training/_summary.py"),
     "treekit.training._groups_table": ("treekit/training/__init__.py", "treekit/training/_groups.py"),
 }
 
@@ -183,7 +184,7 @@ ROOMS: dict[str, set[str]] = {
     "_graft": LOW | {"_arrays", "_trained"},
     "optax/_kernel": LOW | {"_arrays", "_trained"},
     "optax/_wrappers": LOW | {"_arrays", "_select", "_trained", "optax/_kernel"},
-    "optax/_mirror": LOW | {"_arrays", "_select", "optax/_kernel", "optax/_wrappers"},
+    "optax/_mirror": LOW | {"_arrays", "_select", "_trained", "optax/_kernel", "optax/_wrappers"},
     "training": LOW | {"_arrays", "_select", "_trained", "optax/_kernel", "optax/_wrappers"},
 }
 

@@ -8,8 +8,7 @@ and the state. So the state is that of one optimizer, whatever the table says.
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optax
@@ -30,6 +29,7 @@ from treekit.optax._wrappers.call import Call, converted
 from treekit.optax._wrappers.inject import inject_hyperparams
 from treekit.optax._wrappers.select import update_part, zero_update
 from treekit.training._groups_table import Group, Row, Times, call_of, check_leafwise, groups_of, rows_of
+from treekit.training._row_names import are_noted
 
 _USE_PARTITION = "Use optax.partition, with an optimizer for each group"
 
@@ -285,7 +285,7 @@ class _Groups:
         for i, group in enumerate(of_leaves):
             if group is not None:
                 self.indices.setdefault(group, []).append(i)
-        names = _NAMES.get()
+        names = are_noted()
         if names is not None:
             for (path, _), group in zip(flatten_with_path(params)[0], of_leaves, strict=True):
                 if group:
@@ -314,23 +314,6 @@ class _Groups:
 
 def _row(decided: tuple[str, int]) -> int:
     return decided[1]
-
-
-_NAMES: ContextVar[dict[str, list[str]] | None] = ContextVar("names", default=None)
-
-
-@contextlib.contextmanager
-def names_of_rows() -> Generator[dict[str, list[str]], None, None]:
-    """Yield a dict that gets, while an optimizer runs, the names of the rows that decide about each leaf, by its name.
-
-    `summary`, which has only the optimizer, with a table somewhere in it, asks.
-    """
-    names: dict[str, list[str]] = {}
-    token = _NAMES.set(names)
-    try:
-        yield names
-    finally:
-        _NAMES.reset(token)
 
 
 def _at(indices: Sequence[int], leaves: Sequence[Any]) -> list[Any]:

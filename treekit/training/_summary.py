@@ -23,9 +23,9 @@ from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.state_map import Entry, map_state, numbers_of_leaves
 from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.training._effects import DECLARED, FROZEN, NEVER_TRAINED, Effect, find_effects
-from treekit.training._groups import names_of_rows
 from treekit.training._hyperparams import find_hyperparams, get_hyperparams, set_hyperparams
 from treekit.training._round import filled
+from treekit.training._row_names import names_of_rows
 from treekit.training._summary_table import Accumulator, Row, Summary, is_unmoved
 
 _LARGEST_STEP = 2**30  # counts are int32, and increase from it by the steps that are taken
