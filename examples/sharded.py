@@ -93,10 +93,10 @@ def arrays_of(tree: Any) -> list[tuple[str, Any]]:
 
 
 def show(title: str, tree: Any) -> None:
-    print(f"\n{title:39}{'whole':>9}{'on each device':>16}")
+    print(f"\n{title:39}{'whole':>8}{'a device':>10}  over the axes")
     for name, x in arrays_of(tree):
         whole, part = ("x".join(map(str, s)) or "scalar" for s in (x.shape, x.addressable_shards[0].data.shape))
-        print(f"  {name:37}{whole:>9}{part:>16}  {tuple(x.sharding.spec) or 'all of it'}")
+        print(f"  {name:37}{whole:>8}{part:>10}  {', '.join(x.sharding.spec) or 'none: all of it'}")
 
 
 def bytes_on(tree: Any) -> list[int]:
