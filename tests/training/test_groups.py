@@ -319,9 +319,10 @@ def test_each_factory_has_groups_or_says_what_to_write(name: str) -> None:
     numeric = [key for key, x in read_signature(factory)[1].items() if x.is_numeric and not x.takes_only_ints]
     option = OPTION.get(name) or next(iter(numeric), "learning_rate")
     table = {"w": {option: 0.25}, "b": {option: 0.5}}
-    needed = {key: make(tko) for key, make in factories.ARGUMENTS.items() if key in required(factory)}
+    needed = {key: factories.ARGUMENTS.get(key, lambda o: o.adam(0.1))(tko) for key in required(factory)}
     if name == "contrib.scale_by_muon":  # by default, it takes one matrix
-        needed["weight_dimension_numbers"] = optax.contrib.MuonDimensionNumbers()
+        numbers = optax.contrib.MuonDimensionNumbers()
+        needed["weight_dimension_numbers"] = lambda params: jax.tree.map(lambda _: numbers, params)
     if name.rpartition(".")[2] not in _LEAFWISE:
         with pytest.raises((TypeError, ValueError), match=r"optax\.partition|has no option"):
             param_groups(factory, table, **needed)
@@ -333,8 +334,7 @@ def test_each_factory_has_groups_or_says_what_to_write(name: str) -> None:
     updates, state = tx.update(jax.tree.map(jnp.cos, params), state, params)
     for key, x in params.items():
         own_options = {**needed, option: table[key][option]}
-        numbers = [x for x in own_options if x in numeric]
-        one = tko.inject_hyperparams(factory, only=numbers)(**own_options)
+        one = tko.inject_hyperparams(factory, only=[x for x in own_options if x in numeric])(**own_options)
         own = one.init([x])
         expected, own = one.update([jnp.cos(x)], own, [x])
         expected, own = one.update([jnp.cos(x)], own, [x])
