@@ -65,7 +65,8 @@ def is_of_bare_values(tree: PyTree) -> bool:
 
 def is_nnx_optimizer(x: object) -> bool:
     """Whether `x` is an `nnx.Optimizer` of Flax, which has a state and is not one."""
-    return _has_base(type(x), "flax.", "Optimizer")
+    cls: Any = type(x)
+    return _has_base(cls, "flax.", "Optimizer")
 
 
 def is_of_nnx_optimizer(x: object) -> bool:

@@ -80,7 +80,7 @@ def _referred_to(x: Any) -> list[Any]:
     if isinstance(x, types.MethodType):
         return [x.__func__, *vars(x.__self__).values()] if hasattr(x.__self__, "__dict__") else [x.__func__]
     if isinstance(x, dict):  # whose keys JAX may not be able to sort
-        return [*cast(dict[Any, Any], x).values()]
+        return [*x.values()]
     if isinstance(x, (tuple, list)):
         return [*cast(Sequence[Any], x)]
     with contextlib.suppress(Exception):  # of a class that cannot be flattened
