@@ -327,8 +327,7 @@ def parts_of(machine: Machine) -> Parts:
 INTRODUCTION = """# On TPUs and GPUs
 
 In f32, a wrapper that adds no arithmetic compiles to Optax's own program, on TPUs and on GPUs. In bf16, it moves the
-same bytes, except adamw in `apply_if_finite` on a TPU: 13 times the bytes of the params (Optax 11). A jitted `init`
-shards its state like the params, where Optax's puts all of it on every device.
+same bytes. A jitted `init` shards its state like the params, where Optax's puts all of it on every device.
 
 - With params and state donated, a round of `MultiSteps(adamw)` moves 0.43 to 0.74 times the bytes of Optax's. Without
   donation it can move more, since it copies the state.

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.evidence.accelerators import ACCUMULATED, SIZE, WRAPPERS, steps
-from benchmarks.evidence.compiled import compile_sharded, compile_step, in_units
+from benchmarks.evidence.accelerators import ACCUMULATED, FINITE, SIZE, WRAPPERS, cell, of_accepted, square, steps
+from benchmarks.evidence.compiled import compile_sharded, compile_step, in_units, tpus, unit_of
 from benchmarks.evidence.hlo import collectives
 from treekit._base.jax import untyped
 
@@ -41,3 +41,14 @@ def test_a_wrapper_moves_what_optax_moves(name: str, donated: bool) -> None:
     assert moved > 3
     assert measured["treekit"] == pytest.approx((moved, temporary), abs=0.01)
     assert all(x < y + 0.01 for x, y in zip(measured["apply_gradients"], (moved, temporary), strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_that_is_accepted_moves_what_optax_moves(dtype: str) -> None:
+    """Of adamw in `apply_if_finite`, in which XLA would otherwise write the updates in f32."""
+    name, device = "apply_if_finite of adamw", tpus("v5e:2x2")[0]
+    found = {
+        way: cell(device, optimizer, step, dtype, True, unit_of(square(dtype)), False, of_accepted)
+        for way, (optimizer, step) in steps({name: FINITE[name]})[name].items()
+    }
+    assert len(set(found.values())) == 1, found

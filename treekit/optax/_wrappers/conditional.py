@@ -210,6 +210,7 @@ def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[.
             return others(traced.like[0]), state
 
         new_updates, new_state = lax.cond(flag, run_traced, skip, state, consts)
-        return new_updates, new_state
+        # XLA would compute what reads the updates in the branches: `apply_updates` in f32, which writes them in f32.
+        return lax.optimization_barrier(new_updates), new_state
 
     return update_if

@@ -127,12 +127,9 @@ def _keep_or_mask(keep: bool, x: PyTree) -> Any:
 
 
 def _is_bool(x: object) -> bool:
-    """Whether `x` is a bool; or 0 or 1, as in Optax, also as an array of shape ()."""
     if isinstance(x, (bool, np.bool_)):
         return True
-    if isinstance(x, int) or (is_array(x) and not is_traced(x) and x.shape == () and x.dtype.kind in "biu"):
-        return int(x) in (0, 1)
-    return False
+    return is_array(x) and not is_traced(x) and x.dtype == np.bool_ and x.shape == ()
 
 
 def _no_bool(name: str, path: str, leaf: object) -> TypeError:
