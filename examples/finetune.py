@@ -31,6 +31,7 @@ import random
 import sys
 import sysconfig
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -177,9 +178,14 @@ class Files:
 
     def show(self, title: str) -> None:
         counts = [f"{np.sum(self.kinds == kind)} {name}" for kind, name in enumerate(KINDS)]
-        print(f"{title}: {', '.join(counts)}, of {len(set(self.packages))} packages.")
+        show(f"{title}: {', '.join(counts)}, of {len(set(self.packages))} packages.")
         stubs = collections.Counter(name for name, kind in zip(self.packages, self.kinds, strict=True) if kind == 0)
-        print(f"  The stubs are of {', '.join(f'{name} ({count})' for name, count in stubs.most_common())}.")
+        show(f"  The stubs are of {', '.join(f'{name} ({count})' for name, count in stubs.most_common())}.")
+
+
+def show(text: str) -> None:
+    """Print a sentence in lines of at most 80 columns."""
+    print(textwrap.fill(text, 80, subsequent_indent="    "))
 
 
 def find_files(folder: Path, config: dict[str, Any], count: int) -> tuple[Files, Files]:
@@ -273,7 +279,7 @@ def check(model: Network, deployed: Deployed, files: Files) -> np.ndarray:
     stable = its_own < 1e-6
     same, others = (difference.max(initial=0, where=some) for some in (stable, ~stable))
     unstable = int(np.sum(~stable))
-    print(f"\nONNX Runtime and the model on {len(own)} files, by the largest difference of a probability:")
+    print(f"\nONNX Runtime and the model, the largest difference of a probability, {len(own)} files:")
     print(f"  {stable.sum()} files: {same:.1e}")
     print(f"  {unstable} files, for which ONNX Runtime differs from itself: {others:.1e}")
     print(f"    (it from itself, alone and in a batch of all files: {its_own.max():.1e})")
@@ -392,7 +398,8 @@ def fine_tune(
         if differences := treekit.tree_diff(resumed, run):
             sys.exit(f"a resumed run should be the same, bit for bit:\n{differences}")
         run = go_on(resumed, total - stop - rest)
-    print(f"\nStopped after {stop} micro-batches, within a round, saved and resumed: the same, bit for bit.")
+    print(f"\nStopped within a round, after {stop} micro-batches, saved and resumed:")
+    print("all arrays are the same, bit for bit.")
     return nnx.merge(task.graph, training.get_params_ema(run.state, run.params)), stop
 
 
@@ -594,7 +601,8 @@ def main() -> None:
     deployed = open_wheel()
     original = load_model(deployed)
     train, test = find_files(options.folder, deployed.config, options.files)
-    train.show("\nTo train with")
+    print()
+    train.show("To train with")
     test.show("To test with")
     own = check(original, deployed, test)
 
