@@ -19,7 +19,6 @@ from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.known_states import Known, declare
 from treekit.optax._kernel.transformation import Core, GradientTransformation
 from treekit.optax._wrappers.state_values import ancestors, replace_params, states_in
-from treekit.optax._wrappers.traced import named_schedule
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
         average = jtu.tree_map(functools.partial(_mix, share), state.params_ema, params)
         current: Any = decay
         if callable(decay):
-            current = named_schedule(decay, "decay of params_ema")(state.ema_count)
+            current = decay(state.ema_count)
             _check_decay(current, "the schedule of params_ema must return", "one real number", may_be_one=True)
         # The weight of the params after this step. Cast last: in float32, 1 - 1e-8 is 1.
         weight = jnp.asarray(1 - current, state.ema_next_weight.dtype)
@@ -170,9 +169,9 @@ def get_params_ema(state: OptState, params: T) -> T:
     """
     states = states_in(state, ParamsEmaState)
     if not states:
-        order = ". The arguments are (state, params), in this order" if states_in(params, ParamsEmaState) else ""
         raise ValueError(
-            f"the state has no average of the params: optax.chain(optimizer, training.params_ema(0.999)) has one{order}"
+            f"get_params_ema(state, params): the state, of type {type(state).__name__}, has no average of the params; "
+            "that of optax.chain(optimizer, training.params_ema(0.999)) has one"
         )
     for path in states:
         if shape := shape_of(jtu.tree_leaves(states[path].ema_count)[0]):  # in nnx it is inside a variable

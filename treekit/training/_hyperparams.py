@@ -1,6 +1,6 @@
 """Read and change hyperparameters in a state while training: `get_hyperparams`, `set_hyperparams`."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -11,7 +11,7 @@ from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.flax import is_nnx_optimizer
 from treekit._base.jax import jnp, jtu
 from treekit._base.memory import copied
-from treekit._base.predicates import is_array, is_traced
+from treekit._base.predicates import is_traced
 from treekit._base.states import is_known_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
@@ -77,8 +77,7 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         ValueError: no hyperparameter has this key or name (the message lists the nearest ones); it follows a
             schedule, which would overwrite the value in the next update; or, outside of jit, a value is NaN.
         TypeError: a value is not a number, has another shape, or cannot be represented (a float for an int, or an int
-            that the dtype cannot hold exactly); `values` is not a mapping; you pass no value; or `state` is an
-            `nnx.Optimizer`, of which this would change a copy.
+            that the dtype cannot hold exactly); or `state` is an `nnx.Optimizer`, of which this would change a copy.
 
     >>> from treekit import optax
     >>> optimizer = optax.inject_hyperparams(optax.sgd)(0.1)
@@ -86,13 +85,6 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
     >>> get_hyperparams(state)
     {'learning_rate': Array(0.01, dtype=float32)}
     """
-    if values is not None and not is_mapping(values):
-        raise TypeError(
-            f"values must map keys of get_hyperparams to numbers, found {describe_value(values)}. To set one by name, "
-            "write set_hyperparams(state, learning_rate=0.1)"
-        )
-    if values is None and not by_name:
-        raise TypeError("set_hyperparams sets nothing: write set_hyperparams(state, learning_rate=0.1)")
     if is_nnx_optimizer(state):
         raise TypeError(
             "set_hyperparams returns a new state, and found an nnx.Optimizer, which would keep its own: write "
@@ -100,18 +92,13 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         )
     leaves, treedef = jtu.tree_flatten(state)
     places = find_hyperparams(state)
-    for name in by_name:
-        _check_known("name", name, [x.name for x in places.values()])
-    for key in values or {}:
-        _check_known("key", key, places)
+    _check_known("name", by_name, [x.name for x in places.values()])
+    _check_known("key", values or {}, places)
     new = {key: by_name[x.name] for key, x in places.items() if x.name in by_name} | dict(values or {})
     if scheduled := [key for key in new if places[key].scheduled]:
-        others = "".join(
-            f" To set only {key}, use that as the key: {{{key!r}: …}}." for key in new if key not in scheduled
-        )
         raise ValueError(
-            f"{', '.join(scheduled)} follows a schedule, which would overwrite the value in the next update.{others} "
-            "Pass a number to inject_hyperparams instead, or add a factor of your own: "
+            f"{', '.join(scheduled)} follows a schedule, which would overwrite the value in the next update. Set "
+            "others by key; pass a number to inject_hyperparams instead; or add a factor of your own: "
             "optax.inject_hyperparams(optax.scale)(1.0), after the optimizer in its chain"
         )
     for key, value in new.items():
@@ -167,29 +154,23 @@ def _is_restored(leaves: Sequence[object], x: object) -> bool:
     return is_count and has_one_each and {*x.get("hyperparams_states", {})} <= {*hyperparams}
 
 
-def _check_known(what: str, asked: str, known: Collection[str]) -> None:
-    if asked in known:
-        return
-    if not known:
-        raise ValueError(
-            "the state has no hyperparameters: optax.inject_hyperparams(optax.adam)(1e-3) stores those of adam in its "
-            "state"
-        )
-    names = nearest(asked, list(dict.fromkeys(known)))
-    raise ValueError(f"no hyperparameter has the {what} {asked!r}. Of those in the state, the nearest are {names}")
+def _check_known(what: str, asked: Iterable[str], known: Collection[str]) -> None:
+    for x in asked:
+        if x not in known:
+            raise ValueError(
+                f"no hyperparameter of the state has the {what} {x!r}; the nearest: "
+                f"{nearest(x, list(dict.fromkeys(known)))}. optax.inject_hyperparams(optax.adam)(1e-3) stores those of "
+                "adam in its state"
+            )
 
 
 def _like(old: Any, value: Any, key: str) -> Any:
-    if dtype_of(value) is None or (isinstance(value, bool) and dtype_of(old) != jnp.bool_):
-        raise TypeError(f"{key} must be a number, found {describe_value(value)}")
-    if np.shape(value) not in ((), np.shape(old)):
-        raise TypeError(f"{key} has the shape {np.shape(old)}, found {describe(value)}")
     if issubdtype(dtype_of(value), jnp.inexact) and not is_traced(value) and np.isnan(np.asarray(value)).any():
         raise ValueError(f"{key} must be a number, found {describe_value(value)}: each update would be NaN")
+    is_wrong_bool = isinstance(value, bool) and dtype_of(old) != jnp.bool_
     try:
-        if not fits(value, dtype_of(old)):
-            raise OverflowError
+        if is_wrong_bool or np.shape(value) not in ((), np.shape(old)) or not fits(value, dtype_of(old)):
+            raise TypeError
         return cast_into(old, value)
     except (TypeError, OverflowError):
-        found = describe_value(value.item()) if is_array(value) and np.shape(value) == () else describe(value)
-        raise TypeError(f"{key} is {describe(old)}, and cannot become {found}") from None
+        raise TypeError(f"{key} is {describe(old)}, and cannot become {describe_value(value)}") from None

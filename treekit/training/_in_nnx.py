@@ -45,8 +45,6 @@ def in_nnx(optimizer: TransformationLike) -> optax.GradientTransformationExtraAr
     def update(
         updates: Updates, state: OptState, params: Params = None, *, key: Key | None = None, **extra_args: Any
     ) -> tuple[Any, Any]:
-        if params is None:
-            raise TypeError("in_nnx: update takes (updates, state, params), and params is None")
         updates, new_state = tx.update(updates, state, params, **extra_args)
         new = jtu.tree_leaves(apply_updates(params, updates, key=key), is_leaf=is_none)
         olds, treedef = jtu.tree_flatten(params, is_leaf=is_none)

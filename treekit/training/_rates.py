@@ -16,7 +16,6 @@ from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.known_states import Known, declare
 from treekit.optax._kernel.transformation import Core, GradientTransformation
 from treekit.optax._wrappers.masks_and_labels import resolve
-from treekit.optax._wrappers.traced import named_schedule
 
 # A prefix tree of the params, of any class, whose leaves are numbers, arrays or schedules, or a function that returns
 # one. It also tells inject_hyperparams that a function of the params is not a schedule.
@@ -118,7 +117,7 @@ def _scaled(at: str, rate: Any, updates: Updates, count: object) -> Any:
     if rate is None:
         return updates
     if callable(rate):
-        rate = named_schedule(rate, at)(count)
+        rate = rate(count)
         if not is_real_number(rate):
             raise TypeError(f"the schedule {at} must return a real number of shape (), found {describe_value(rate)}")
 

@@ -1,6 +1,5 @@
 """In which dtype does `store_state` store each array of a state?"""
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +13,7 @@ from treekit._base.predicates import can_be_trained
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params
 from treekit._names.key_path import path_name
+from treekit._names.pattern_errors import listed
 from treekit._names.pattern_set import undecided
 from treekit._names.patterns import is_match
 from treekit._text.describe import describe_value
@@ -61,8 +61,6 @@ class Rules:
         if self.for_all is not None:
             _check_dtype(self.for_all, "dtype")
         for key, each in self.by_key.items():
-            if not isinstance(key, (str, re.Pattern)):
-                raise TypeError(f"dtype must map fields or patterns to dtypes, found the key {describe_value(key)}")
             _check_dtype(each, f"dtype[{key!r}]")
 
     def stored_dtype(self, x: Any, entry: Entry) -> Any:
@@ -101,12 +99,19 @@ class Rules:
         """Raise a ValueError for a key that matches nothing, decides about nothing, or asks for what cannot be."""
         keys = list(self.by_key)
         matching = [[keys.index(key) for key in self.keys_of(*pair)] for pair in arrays]
-        if unused := [key for i, key in enumerate(keys) if not any(i in each for each in matching)]:
-            raise _matches_nothing(unused, arrays)
         for i, others in undecided(len(keys), matching):
+            inexact = [entry for x, entry in arrays if can_be_trained(x)]
+            fields = listed(sorted({entry.field for entry in inexact} - {""})) or "none"
+            why = (
+                f"it matches no path, such as {path_name(inexact[0].path)!r}, and no field"
+                if inexact
+                else "there is none"
+            )
+            if others:
+                why = f"{', '.join(repr(keys[j]) for j in others)} decides about all that it matches"
             raise ValueError(
-                f"dtype[{keys[i]!r}] decides about no array, since {', '.join(repr(keys[j]) for j in others)} decides "
-                "about all that it matches. The first pattern decides, and without one, the field"
+                f"dtype[{keys[i]!r}] decides about no floating-point array of the state: {why}. The first pattern "
+                f"decides, and without one, the field: {fields}"
             )
         for i, (key, dtype) in enumerate(self.by_key.items()):
             decided = [pair for pair, each in zip(arrays, matching, strict=True) if each[:1] == [i]]
@@ -133,15 +138,3 @@ def _check_dtype(dtype: DTypeLike, what: str) -> None:
 def _canonical(dtype: DTypeLike) -> Any:
     """Return a dtype as JAX has it now: f32 for f64, unless x64 is enabled."""
     return jax.dtypes.canonicalize_dtype(dtype)
-
-
-def _matches_nothing(keys: list[Any], arrays: list[_Pair]) -> ValueError:
-    inexact = [entry for x, entry in arrays if can_be_trained(x)]
-    fields = ", ".join(sorted({entry.field for entry in inexact} - {""})) or "none"
-    example = (
-        f". A pattern matches a whole path of the state, such as {path_name(inexact[0].path)!r}" if inexact else ""
-    )
-    return ValueError(
-        f"dtype names {', '.join(map(repr, keys))}, which matches nothing in the state; its fields with "
-        f"floating-point arrays are {fields}{example}"
-    )

@@ -7,7 +7,6 @@ from treekit._base.dtype import has_no_update
 from treekit._base.jax import jtu
 from treekit._base.types import Updates
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.trained import trained
 from treekit.optax._kernel.types import State, TransformationOf
 from treekit.optax._wrappers.apply import apply_updates
 from treekit.optax._wrappers.multi_steps import MultiSteps
@@ -40,9 +39,8 @@ def apply_gradients(
         The new params, with the structure, shapes and dtypes of `params`; and the new state.
 
     Raises:
-        TypeError: `params` is None.
         ValueError: `grads` do not have the structure or the shapes of `params`; the message names the first key path.
-            Or no leaf has a gradient, perhaps since `params` has nothing to train.
+            Or no leaf has a gradient.
         ValueError, TypeError: the optimizer fails, and `state` is not a state of this optimizer for these params; the
             message names the key path.
 
@@ -55,18 +53,11 @@ def apply_gradients(
     >>> params
     {'name': 'scale', 'w': Array([0.5, 0.5], dtype=float32)}
     """
-    if params is None:
-        raise TypeError("apply_gradients takes (optimizer, grads, state, params), and params is None")
     if all(map(has_no_update, jtu.tree_leaves(grads))):
-        if not jtu.tree_leaves(trained(params)):
-            raise ValueError(
-                f"nothing is trained: params, a {type(params).__qualname__}, has no floating-point array, or only some "
-                "that classes declare not trainable. If a filter made it, that filter selects nothing. For a module of "
-                "Flax NNX, pass nnx.state(model, nnx.Param), and not the GraphDef"
-            )
         raise ValueError(
-            "grads has no gradient: each leaf is None or float0, so nothing would be trained. If you have partitioned "
-            "the model, pass the gradients of the part that is trained. To freeze all of it, do not call the optimizer"
+            f"grads has no gradient for params, a {type(params).__qualname__}: each leaf is None or float0, so nothing "
+            "would be trained. Pass the part of the model that is trained, and its gradients; of Flax NNX, "
+            "nnx.state(model, nnx.Param) and not the GraphDef. To freeze all of it, do not call the optimizer"
         )
     tx = optimizer if isinstance(optimizer, MultiSteps) else at_boundary(optimizer)
     updates, new_state = tx.update(grads, state, params, **extra_args)

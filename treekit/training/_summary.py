@@ -74,8 +74,8 @@ def summary(
         class that is not a pytree.
 
     Raises:
-        TypeError: `optimizer` is not a transformation; `params` has the state of an optimizer; or `step` is not an int.
-        ValueError: `step` is negative or above 2**30; or, with `step`, `state` has hyperparameters that the
+        TypeError: `optimizer` is not a transformation; or `params` has the state of an optimizer.
+        ValueError: `step` is not an int from 0 to 2**30; or, with `step`, `state` has hyperparameters that the
             optimizer does not have.
 
     >>> import jax.numpy as jnp
@@ -154,10 +154,9 @@ def _rows(
 
 
 def _check_step(step: Any) -> None:
-    if not issubdtype(dtype_of(step), jnp.integer) or np.shape(step) != () or is_traced(step):
-        raise TypeError(f"step must be an int, the number of updates before that step, found {describe_value(step)}")
-    if not 0 <= int(step) <= _LARGEST_STEP:
-        raise ValueError(f"step must be from 0, the first step, to 2**30, found {describe_value(step)}")
+    is_int = issubdtype(dtype_of(step), jnp.integer) and np.shape(step) == () and not is_traced(step)
+    if not is_int or not 0 <= int(step) <= _LARGEST_STEP:
+        raise ValueError(f"step must be an int from 0, the first step, to 2**30, found {describe_value(step)}")
 
 
 def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) -> Any:
@@ -169,11 +168,9 @@ def _at_step(step: ArrayLike, start: OptState, params: Params, given: OptState) 
         for x, entry in zip(leaves, entries, strict=True)
     )
     places, values = find_hyperparams(at_step), get_hyperparams(given)
-    if unknown := values.keys() - places.keys():
-        raise ValueError(
-            f"state has the hyperparameter {min(unknown)}, which the optimizer does not have. Pass a state of this one"
-        )
-    return set_hyperparams(at_step, {key: x for key, x in values.items() if not places[key].scheduled})
+    return set_hyperparams(
+        at_step, {key: x for key, x in values.items() if key not in places or not places[key].scheduled}
+    )
 
 
 def _as_passed_to_update(params: Params, state: OptState) -> tuple[Any, Any]:
