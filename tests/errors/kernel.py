@@ -66,10 +66,6 @@ MISTAKES: dict[str, Mistake] = {
         lambda: ADAM.init({"w": ONES, "q": Quantized()}), TypeError, "q, which is Quantized"
     ),
     "None for all updates": Mistake(lambda: ADAM.update(None, STATE, PARAMS), ValueError, "None"),
-    "a model for the pair of lookahead": Mistake(
-        lambda: LOOKAHEAD.update(PARAMS, LOOKAHEAD.init(PARAMS), PARAMS), TypeError, "LookaheadParams"
-    ),
-    "lookahead in a wrapper": Mistake(lambda: tko.chain(LOOKAHEAD).init(PARAMS), TypeError, "optax.lookahead"),
     # The arguments of what makes transformations.
     "a rate that is a string": Mistake(lambda: OPTAX.adam("1e-3"), TypeError, "learning_rate of adam"),
     "a mask for the second argument": Mistake(
@@ -99,7 +95,7 @@ MISTAKES: dict[str, Mistake] = {
     "a gradient that could be broadcast": Mistake(
         lambda: step(ADAM, {"b": None, "w": jnp.ones((1, 3))}), ValueError, "at w"
     ),
-    "gradients of each example": Mistake(lambda: step(ADAM, {**PARAMS, "w": jnp.ones((4, 2, 3))}), ValueError, "at w"),
+    "gradients of each example": Mistake(lambda: step(ADAM, {**PARAMS, "w": jnp.ones((4, 2, 3))}), TypeError, "0.mu.w"),
     "gradients of integers, without the params": Mistake(
         lambda: TRACE.update(QUANTIZED, TRACE.init(QUANTIZED)), TypeError, "integers"
     ),
@@ -111,7 +107,6 @@ MISTAKES: dict[str, Mistake] = {
     "a state of Optax, with moments of integers": Mistake(
         lambda: step(ADAM, {**QUANTIZED, "q": None}, QUANTIZED, optax.adam(0.1).init(QUANTIZED)), StateError, "0.mu.q"
     ),
-    "no updates and no params": Mistake(lambda: ADAM.update(None, STATE), StateError, "no updates"),
     "None for a state": Mistake(lambda: ADAM.update(PARAMS, None, PARAMS), StateError, "(root)"),
     "a state of two members, outside of vmap": Mistake(
         lambda: step(ADAM, ONES, ONES, members(ADAM.init(ONES))), StateError, "0.count"
@@ -148,7 +143,9 @@ MISTAKES: dict[str, Mistake] = {
     "an update of a key": Mistake(
         lambda: tko.apply_updates({"k": jax.random.key(0)}, {"k": jnp.ones(())}), TypeError, "at k"
     ),
-    "None for the params": Mistake(lambda: training.apply_gradients(ADAM, PARAMS, STATE, None), TypeError, "params"),
+    "None for the params": Mistake(
+        lambda: training.apply_gradients(ADAM, PARAMS, STATE, None), TypeError, "(params, updates)"
+    ),
     "the state before the gradients": Mistake(
         lambda: UNCHECKED.apply_gradients(ADAM, STATE, PARAMS, PARAMS), ValueError, "tuple"
     ),

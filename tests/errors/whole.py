@@ -88,9 +88,6 @@ MISTAKES: dict[str, Mistake] = {
     "a mask function that asks for a class of variables": Mistake(
         lambda: tko.masked(ADAM, of_class).init(nnx.State({"w": nnx.Param(jnp.ones(2))})), ValueError, "nnx.state(model"
     ),
-    "no params for in_nnx": Mistake(
-        lambda: training.in_nnx(ADAM).update(PARAMS, ADAM.init(PARAMS)), TypeError, "params is None"
-    ),
     "a class of modules in a mask for an nnx.state": Mistake(
         lambda: tk.path_mask(nnx.Linear)(nnx.state(NNX)), ValueError, "treekit.tree_find(model, Linear)"
     ),

@@ -98,14 +98,12 @@ def cast_each(
     tree: PyTree,
     is_leaf: IsLeaf = None,
     casting: str = "same_kind",
-    *,
-    advises: bool = True,
 ) -> list[Any]:
     """Cast one result for each leaf of `tree` to the dtypes of `likes`, as `cast_like` does; errors name key paths."""
     out: list[Any] = []
     try:
         pairs = zip(results, likes, strict=True)
-        out.extend(cast_like(result, like, casting, advises=advises) for result, like in pairs)
+        out.extend(cast_like(result, like, casting) for result, like in pairs)
     except (TypeError, OverflowError) as error:
         raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
     return out

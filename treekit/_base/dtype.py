@@ -150,14 +150,13 @@ def promoted_dtype(*leaves: object) -> Any:
         return jnp.result_type(*dtypes)
 
 
-def cast_like(result: object, leaf: object, casting: str = "same_kind", *, advises: bool = True) -> Any:
+def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
     """Cast `result` to the dtype of `leaf`, unless it has it; raise a TypeError if the cast is not allowed.
 
     Args:
         result: an array or a number.
         leaf: one too.
         casting: as in `dtype_preserving_tree_map`.
-        advises: whether the error names the `casting` that would allow it.
     """
     if isinstance(result, jax.Array) and result.dtype == getattr(leaf, "dtype", ()):  # NumPy takes None for float64
         if not getattr(result, "weak_type", False):
@@ -172,7 +171,7 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind", *, advis
     if have == want and _raw_dtype(result) == want and keeps_strength and keeps_array:
         return result
     if have != want and not _may_cast(have, want, casting, weak=is_weak(result)):
-        hint = '; casting="unsafe" would allow it' if advises and _may_cast(have, want, "unsafe") else ""
+        hint = '; casting="unsafe" would allow it' if _may_cast(have, want, "unsafe") else ""
         raise TypeError(f"a result of dtype {have} for a leaf of dtype {want}{hint}")
     if isinstance(result, jax.ShapeDtypeStruct):
         return untyped.ShapeDtypeStruct(result.shape, want, sharding=result.sharding)

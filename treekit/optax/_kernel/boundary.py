@@ -8,8 +8,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import optax
-
 from treekit._base.dtype import strengthen_all
 from treekit._base.flax import is_nnx_state
 from treekit._base.jax import jtu, untyped
@@ -91,22 +89,11 @@ def _first_state(state: OptState, params: Params, arrays: list[Any]) -> Any:
         params: the params inside.
         arrays: those that belong to the optimizer.
     """
-    _check_not_lookahead(state)
     leaves, treedef = jtu.tree_flatten(strengthen_all(state))
     # What belongs to no param may be an array that the optimizer keeps, such as a key: a donated step would delete it.
     leaves = [copied(x) if at.param is None else x for x, at in zip(leaves, map_state(state, params), strict=True)]
     own = unshared(leaves, jtu.tree_leaves((params, arrays)))
     return shard_alike(treedef.unflatten(own), params)
-
-
-def _check_not_lookahead(state: OptState) -> None:
-    """Raise a TypeError for a state of lookahead inside the boundary: its params are a pair, and updates are not."""
-
-    def is_of_lookahead(x: object) -> bool:
-        return isinstance(x, optax.LookaheadState)
-
-    if any(map(is_of_lookahead, jtu.tree_leaves(state, is_leaf=is_of_lookahead))):
-        raise TypeError("optax.lookahead, whose params are a pair, cannot be wrapped: use it outermost")
 
 
 def _from_nnx(init: Callable[[Any], Any], state: OptState, like: Params) -> Any:

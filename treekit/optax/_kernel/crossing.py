@@ -10,7 +10,7 @@ from treekit._base.memory import unshared
 from treekit._base.predicates import is_parameter
 from treekit._base.states import is_of_optax
 from treekit._base.types import LeafPredicate, OptState, Params, PyTree, Updates
-from treekit._compare.prefix import flatten_updates, updates_mismatch
+from treekit._compare.prefix import flatten_updates
 from treekit._names.key_path import leaf_path_text, path_text
 from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.extra_args import view_extra_args
@@ -146,9 +146,6 @@ def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
             "params" + ". nnx.grad returns an nnx.State, and jax.grad(loss, allow_int=True) a module" * of_nnx
         ) from None
     gradients = [None if is_hole(x) or has_no_update(x) else x for x in parts]
-    pairs = zip(flat.is_trained, gradients, strict=True)
-    if not jtu.all_leaves([x for is_trained, x in pairs if is_trained and x is not None]):
-        raise TypeError(f"the updates do not fit the params: {updates_mismatch(flat.treedef, updates, 'updates')}")
     are_toys = all(isinstance(x, int) for x in flat.leaves)  # Optax has params that are ints, with gradients of ints
     for i, x in enumerate(gradients):
         if x is not None and flat.is_trained[i]:
@@ -166,7 +163,7 @@ def _has(is_node: LeafPredicate, tree: PyTree) -> bool:
 def _check_gradient(flat: Flat, i: int, x: Any, has_params: bool) -> None:
     """Raise an error unless the gradient of the i-th leaf, which is trained, is an array that fits it."""
     array = flat.arrays[i]
-    if not has_dtype(x) and not is_parameter(x):
+    if not (has_dtype(x) or is_parameter(x)) or not jtu.all_leaves([x]):
         raise TypeError(f"the gradient at {_path(flat, i)} must be an array, found {describe_value(x)}")
     if is_complex(x) and not is_complex(array):
         raise TypeError(f"the gradient at {_path(flat, i)} is complex, and the param is real: pass its real part")

@@ -15,7 +15,7 @@ from treekit._base.types import OptState, Params, Updates
 from treekit._compare.diff import Difference, TreeDiff
 from treekit._compare.leaves import plainly_equal
 from treekit._compare.pairs import Pair, walk_pairs
-from treekit._names.key_path import flatten_with_path, path_name, path_text
+from treekit._names.key_path import path_name
 from treekit._text.describe import describe, describe_error
 from treekit.optax._kernel.trained import trained
 
@@ -36,7 +36,7 @@ def explained(
     | does not fit | a StateError that lists what differs |
     | any other, without the params | itself; with a note if the state does not fit the integers among the updates |
     | cannot be compared, and has the holes of a mask | itself, with a note on functions that look at values |
-    | any other | one that names a gradient of another shape than its parameter, if there is such a gradient |
+    | any other | itself |
 
     Args:
         error: the error of an update with this state.
@@ -50,7 +50,7 @@ def explained(
     like = trained(updates) if params is None else params  # first without integers, as for a state made for params
     differences = _differences(init, state, like)
     if differences:
-        return _state_error(differences, _hint(updates, params), f"\nIt led to {describe_error(error)}")
+        return _state_error(differences, _hint(params), f"\nIt led to {describe_error(error)}")
     if params is None:
         if _differences(init, state, updates):
             error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
@@ -61,43 +61,25 @@ def explained(
             "Does a function that returns a mask or labels look at values? It must select "
             "the same leaves in init and in each update: let it look at shapes and dtypes"
         )
-        return error
-    return _error_of_a_shape(error, updates, params) or error
+    return error
 
 
-def _hint(updates: Updates, params: Params) -> str:
+def _hint(params: Params) -> str:
     """Say what else may be wrong where a state does not fit."""
-    hints: list[str] = []
-    like, name = (updates, "updates") if params is None else (params, "params")
-    if is_nnx_module(like):
-        hints.append(
-            "The params are a module of Flax NNX: pass it to init too, or nnx.state(model, nnx.Param) to both. If only "
-            "static values differ, init saw it in another mode: call model.train() before init and before the gradient."
+    if params is None:
+        return " Pass the params too, if it was made for all of them: update(updates, state, params)."
+    if is_nnx_module(params):
+        return (
+            " The params are a module of Flax NNX: pass it to init too, or nnx.state(model, nnx.Param) to both. If "
+            "only static values differ, init saw it in another mode: call model.train() before init and before the "
+            "gradient."
         )
-    elif updates is None and params is None:
-        hints.append("It received no updates: None is for a leaf, or a subtree, without a gradient.")
-    elif params is None:
-        hints.append("Pass the params too, if it was made for all of them: update(updates, state, params).")
-    if any(is_weak(x) and is_traced(x) for x in jtu.tree_leaves(like)):
-        hints.append(
-            f"In the {name}, jax.jit has made an array of a Python number, which init received as a number: make it an "
+    if any(is_weak(x) and is_traced(x) for x in jtu.tree_leaves(params)):
+        return (
+            " In the params, jax.jit has made an array of a Python number, which init received as a number: make it an "
             "array before init, with jnp.asarray, or jit the step with equinox.filter_jit, which does not convert it."
         )
-    return "".join(f" {hint}" for hint in hints)
-
-
-def _error_of_a_shape(error: Exception, updates: Updates, params: Params) -> Exception | None:
-    """Return an error that names a gradient of another shape than its parameter, if there is one.
-
-    The boundary lets gradients of single examples pass, which have more axes.
-    """
-    for grad, (path, param) in zip(jtu.tree_leaves(updates), flatten_with_path(params)[0], strict=False):
-        if shape_of(grad) != shape_of(param):
-            return ValueError(
-                f"the gradient at {path_text(path)} has shape {shape_of(grad)}, and its parameter {shape_of(param)}\n"
-                f"It led to {describe_error(error)}"
-            )
-    return None
+    return ""
 
 
 def check_fit_if_integers(init: Callable[[Any], Any], state: OptState, params: Params) -> None:

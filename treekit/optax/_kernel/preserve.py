@@ -110,13 +110,7 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
     if have_same_dtypes(news, olds):
         return treedef.unflatten(news)
     likes = list(map(_like_of_state, olds, news))
-    try:
-        return treedef.unflatten(cast_each(news, likes, state, advises=False))
-    except TypeError as error:
-        raise TypeError(
-            f"update changed a dtype of the state, which scan and cond reject, and a cast would lose values: {error}. "
-            "Let the init of the transformation make this leaf in the dtype that its update computes"
-        ) from None
+    return treedef.unflatten(cast_each(news, likes, state))
 
 
 def _like_of_state(old: object, new: object) -> Any:

@@ -103,14 +103,11 @@ def core_of(tx: object, name: str = "") -> Core:
         # That of Optax's own `MultiSteps` drops extra arguments, and its methods take them.
         return made or optax.GradientTransformationExtraArgs(given.init, given.update)
     if not _is_transformation(tx):
-        advice = (
-            "Are the arguments in the right order? Call a function that returns one first: optax.adam(1e-3), not "
-            "optax.adam. For a chain with names use optax.named_chain"
-        )
-        if type(tx) in (list, tuple) and all(map(_is_transformation, given)):
-            advice = "To chain several, write optax.chain(*transformations)"
         where = name and f" for {name}"
-        raise TypeError(f"expected a gradient transformation{where}, found {describe_value(tx)}. {advice}")
+        raise TypeError(
+            f"expected a gradient transformation{where}, found {describe_value(tx)}. Are the arguments in the right "
+            "order? Pass optax.adam(1e-3), not optax.adam; and chain several, with optax.chain(*transformations)"
+        )
     return optax.with_extra_args_support(given)
 
 
