@@ -117,28 +117,18 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a schedule of no steps": Mistake(lambda: rounds(lambda count: 0), ValueError, "every_k_schedule"),
     "a schedule of rates for steps": Mistake(lambda: rounds(lambda count: 2.5), TypeError, "every_k_schedule"),
-    "gradients accumulated as ints": Mistake(lambda: rounds(accumulator_dtype=jnp.int32), TypeError, "int32"),
     "gradients of another shape than before": Mistake(
         lambda: ROUNDS.update({"bias": jnp.ones(3)}, ROUNDS.init({"bias": jnp.ones(2)})), StateError, "acc_grads.bias"
-    ),
-    "whether to skip, without a state": Mistake(
-        lambda: rounds(should_skip_update_fn=lambda *_: jnp.array(False)), TypeError, "should_skip_update_fn"
-    ),
-    "whether to skip, and no state": Mistake(
-        lambda: rounds(should_skip_update_fn=lambda *_: (jnp.array(False),)), TypeError, "should_skip_update_fn"
     ),
     "whether to skip each element": Mistake(
         lambda: rounds(should_skip_update_fn=lambda *_: (jnp.ones(3), ())), ValueError, "(3,)"
     ),
     "a weight that nothing takes": Mistake(lambda: rounds(extra={"weight": 1.0}), TypeError, "weighted=True"),
-    "no weight": Mistake(lambda: rounds(weighted=True), TypeError, "'weight'"),
+    "no weight": Mistake(lambda: rounds(weighted=True), TypeError, "weight must"),
     "a weight for each element": Mistake(
         lambda: rounds(extra={"weight": jnp.ones(3)}, weighted=True), TypeError, "f32[3]"
     ),
     "a negative weight": Mistake(lambda: rounds(extra={"weight": -1.0}, weighted=True), ValueError, "-1.0"),
-    "an optimizer for its factory": Mistake(
-        lambda: unchecked(tko.inject_hyperparams)(SGD), TypeError, "GradientTransformation"
-    ),
     "the arguments next to the factory": Mistake(
         lambda: unchecked(tko.inject_hyperparams)(tko.adam, 1e-3), TypeError, "0.001"
     ),
@@ -150,11 +140,8 @@ MISTAKES: dict[str, Mistake] = {
     "an argument that the signature of a factory does not have": Mistake(
         lambda: tko.inject_hyperparams(of_any_arguments)(0.1, rate=0.2), TypeError, "'rate'"
     ),
-    "an injected argument that was not passed": Mistake(
-        lambda: tko.inject_hyperparams(by_keyword, only="momentum")(learning_rate=0.1), TypeError, "momentum"
-    ),
     "an injected argument that is not a number": Mistake(
-        lambda: injected(0.1, only="nesterov"), TypeError, "'nesterov'"
+        lambda: injected(0.1, only="nesterov").init(PARAMS), TypeError, "'nesterov'"
     ),
     "a function that may be a schedule or not": Mistake(
         lambda: tko.inject_hyperparams(tko.contrib.adopt)(0.1, clip_value_fn=jnp.tanh),
@@ -178,29 +165,6 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a number where a schedule was": Mistake(
         lambda: resumed(injected(0.1), injected(lambda count: 0.1)), StateError, "learning_rate"
-    ),
-    "a schedule with an `if`": Mistake(lambda: jitted(tko.adam(branching)), NO_VALUE, "learning_rate of adam"),
-    "an injected schedule with an `if`": Mistake(lambda: jitted(injected(branching)), NO_VALUE, "jnp.where"),
-    "a schedule of rounds with an `if`": Mistake(
-        lambda: jitted(tko.MultiSteps(SGD, lambda i: 1 if i < 2 else 2).gradient_transformation()),
-        NO_VALUE,
-        "every_k_schedule of MultiSteps",
-    ),
-    "a condition with an `if`": Mistake(
-        lambda: jitted(tko.conditionally_transform(SGD, lambda i: True if i else False)),
-        NO_VALUE,
-        "should_transform_fn",
-    ),
-    "a schedule with an `if` for lbfgs": Mistake(
-        lambda: jitted(tko.lbfgs(branching), value=1.0, grad=PARAMS, value_fn=lambda p: p["w"].sum()),
-        NO_VALUE,
-        "learning_rate of lbfgs",
-    ),
-    "an injected argument that a factory checks": Mistake(
-        lambda: jitted(tko.inject_hyperparams(tko.contrib.reduce_on_plateau)(factor=0.5), value=1.0),
-        NO_VALUE,
-        "no value in Python: accumulation_size, atol, cooldown, factor",
-        needs=("optax>=0.2.8",),
     ),
     "a number for sm3": Mistake(
         lambda: resumed(tko.sm3(0.1), tko.sm3(0.1), {**PARAMS, "rate": jnp.ones(())}),
@@ -227,7 +191,7 @@ MISTAKES: dict[str, Mistake] = {
         "memory_size=3",
     ),
     "an argument grad of other keys": Mistake(lambda: search({"w": PARAMS["w"]}), ValueError, "bias"),
-    "an argument grad that is None": Mistake(lambda: search(None), ValueError, "grad"),
+    "an argument grad that is None": Mistake(lambda: search(None), ValueError, "argument grad"),
     "an argument grad of another shape": Mistake(
         lambda: search({**PARAMS, "bias": jnp.ones((1, 2))}), ValueError, "bias"
     ),

@@ -4,7 +4,7 @@
 - `multi_steps`, `conditional`: does this step run, or is it held? `rounds`: how does a step count in its round?
   `in_place`: in which memory does it run?
 - `parameters`: what does a parameter of a factory say? `call`: what does Optax understand of its arguments, such as
-  a link of a `chain`? `traced`: what can they not decide under jit?
+  a link of a `chain`?
 - `inject`: hyperparameters in the state; `kinds`: is an argument a number, a schedule, or passed on?
 - `apply`: how are updates added to params? `lbfgs`: how does a line search run on a model? `lookahead`: on a pair?
 - `monitor`: measurements of the updates; `update`: an average of the params, or a copy; `schedule_free`: the params to

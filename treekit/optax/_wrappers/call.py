@@ -16,7 +16,6 @@ from treekit._text.describe import describe_value
 from treekit.optax._kernel.transformation import core_of
 from treekit.optax._wrappers.masks_and_labels import MaskFunction, resolve
 from treekit.optax._wrappers.parameters import Parameter, Role, read_signature
-from treekit.optax._wrappers.traced import named_schedule
 
 # Optax's factory for each of ours, as `_mirror/lookup` makes them. In a table, and not in an attribute of our function,
 # which `functools.wraps` would copy to a function of the user's.
@@ -133,8 +132,6 @@ def _convert(x: Any, role: Role, key: str, where: str) -> Any:
         return core_of(x, where)
     if role == "mask" and x is not None:  # adamw(mask=mask)
         return MaskFunction(x, key)
-    if role == "schedule" and callable(x) and not isinstance(x, optax.schedules.StatefulSchedule):
-        return named_schedule(x, where)
     # muon(muon_weight_dimension_numbers=function or tree). By name, since Optax annotates a function of the updates,
     # such as `measure` of snapshot, in the same way.
     if role == "params" and x is not None and key.endswith("dimension_numbers"):

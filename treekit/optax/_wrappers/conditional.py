@@ -15,7 +15,6 @@ from treekit.optax._wrappers.in_place import is_known, run_if, trace
 from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
 from treekit.optax._wrappers.select import zero_update
 from treekit.optax._wrappers.state_values import states_in
-from treekit.optax._wrappers.traced import named_schedule
 
 
 def apply_if_finite(
@@ -134,8 +133,7 @@ def _run_conditionally(
         return state_class(inner_state=inner_init(params), step=jnp.zeros([], jnp.int32))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
-        is_chosen = named_schedule(should_transform_fn, "should_transform_fn")
-        should_transform = is_chosen(strengthen(state.step), **(extra if forward_extra_args else {}))
+        should_transform = should_transform_fn(strengthen(state.step), **(extra if forward_extra_args else {}))
         new_updates, inner_state = update_if(should_transform, updates, state.inner_state, params, extra)
         return new_updates, state_class(inner_state=inner_state, step=optax.safe_increment(state.step))
 

@@ -1,8 +1,7 @@
 """`inject_hyperparams`: store hyperparameters in the state, where you can read and change them while training."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -23,7 +22,6 @@ from treekit.optax._kernel.transformation import Core, GradientTransformation, c
 from treekit.optax._wrappers.call import Call, bind_original, converted
 from treekit.optax._wrappers.kinds import Argument, Kind, kinds_of, named_arguments, names_of_parameters
 from treekit.optax._wrappers.parameters import read_signature
-from treekit.optax._wrappers.traced import HAS_NO_VALUE, named_schedule
 
 
 def inject_hyperparams(
@@ -92,11 +90,6 @@ def inject_hyperparams(
     >>> list(inject_hyperparams(optax.adam, only="learning_rate")(1e-3).init(jnp.ones(2)).hyperparams)
     ['learning_rate']
     """
-    if not callable(inner_factory):
-        raise TypeError(
-            "inject_hyperparams takes a function of hyperparameters and returns another: "
-            f"inject_hyperparams(optax.adam)(1e-3), found {describe_value(inner_factory)}"
-        )
     signature, _ = read_signature(inner_factory)
     static = names_of_parameters("static_args", static_args, signature)
     required = None if only is None else names_of_parameters("only", only, signature)
@@ -130,9 +123,7 @@ class _Injected:
         self.call, self.arguments, self._hyperparam_dtype = call, arguments, hyperparam_dtype
         self.numbers = {name: x.value for name, x in arguments.items() if kinds[name] == "number"}
         self.schedules: dict[str, Any] = {
-            name: x.value
-            if isinstance(x.value, StatefulSchedule)
-            else WrappedSchedule(named_schedule(x.value, f"{name} of {call.name}"))
+            name: x.value if isinstance(x.value, StatefulSchedule) else WrappedSchedule(x.value)
             for name, x in arguments.items()
             if kinds[name] == "schedule"
         }
@@ -144,9 +135,7 @@ class _Injected:
         # A donated step deletes the arrays of the state, so none of them may be the user's own.
         stored = unshared([self._store(name, x, dtype) for name, x in values.items()], values.values())
         hyperparams = dict(zip(values, stored, strict=True))
-        with self._noting(hyperparams):
-            inner = core_of(self.call.make(self._values(hyperparams)))
-            inner_state = inner.init(params)
+        inner_state = core_of(self.call.make(self._values(hyperparams))).init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
@@ -164,37 +153,17 @@ class _Injected:
                 # An int that the user put into the state stays one there: scan and cond need a state of equal dtypes.
                 stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
         states = {name: self.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
-        with self._noting(hyperparams):
-            inner = core_of(self.call.make(self._values(hyperparams)))
-            updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
+        inner = core_of(self.call.make(self._values(hyperparams)))
+        updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
 
-    @contextlib.contextmanager
-    def _noting(self, hyperparams: dict[str, Any]) -> Generator[None, None, None]:
-        """Note which arguments are traced, on an error that says that an array has no value."""
-        try:
-            yield
-        except HAS_NO_VALUE as error:
-            if traced := [name for name, x in hyperparams.items() if is_traced(x)]:
-                error.add_note(
-                    f"Under jax.jit these hyperparameters have no value in Python: {', '.join(traced)}. If "
-                    f"{self.call.name} decides something by the value of one, as with `if`, pass that one on "
-                    "unchanged, with `static_args`; or name those to inject, with `only`"
-                )
-            raise
-
     def _check_state(self, state: OptState) -> None:
-        """Raise an error if a state has other hyperparameters, or schedules, than the arguments."""
+        """Raise an error if a state has other hyperparameters than the arguments."""
         if others := sorted(state.hyperparams.keys() ^ (self.numbers.keys() | self.schedules.keys())):
             raise StateError(
                 f"{', '.join(others)} is a hyperparameter of the state, and not of {self.call.name} as it was injected "
                 "now, or the reverse. Make the state with init, or inject with the same arguments and the same `only`"
-            )
-        if others := sorted(state.hyperparams_states.keys() ^ self.schedules.keys()):
-            raise StateError(
-                f"{', '.join(others)} was a number when the state was made, and is now a schedule, or the reverse. "
-                "Make the state with init, or pass the argument that it was made with"
             )
 
     def _first_value(self, name: str, state: object) -> object:
@@ -212,16 +181,13 @@ class _Injected:
     def _check_value(self, name: str, value: object) -> object:
         """Return the value of a schedule; raise a TypeError unless it is one real number."""
         if not is_real_number(value):
-            shown = describe(value) if is_array(value) else describe_value(value)
-            raise self._not_a_schedule(name, f"it returned {shown}, but a schedule returns a real number of shape ()")
+            raise self._not_a_schedule(name, f"it returned {describe_value(value)}, and not a real number of shape ()")
         return value
 
     def _not_a_schedule(self, name: str, result: str) -> TypeError:
-        value = self.arguments[name].value
-        shown = describe_value(value) if jtu.all_leaves([value]) else type(value).__name__  # a model, perhaps
         return TypeError(
-            f"the argument {name!r} of {self.call.name} is {shown}, which inject_hyperparams uses as a schedule. "
-            f"Called with a count, {result}. To pass it on unchanged, name it: static_args={name!r}"
+            f"inject_hyperparams uses the argument {name!r} of {self.call.name} as a schedule. Called with a count, "
+            f"{result}. To pass it on unchanged, name it: static_args={name!r}"
         )
 
     def _store(self, name: str, x: Any, float_dtype: DTypeLike) -> Any:

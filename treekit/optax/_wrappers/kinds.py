@@ -21,8 +21,8 @@ from treekit.optax._wrappers.parameters import Parameter
 def names_of_parameters(what: str, given: Any, signature: inspect.Signature) -> set[str]:
     if not isinstance(given, Iterable):
         raise TypeError(
-            f"`{what}` must be the name, or names, of parameters, found {describe_value(given)}. The arguments of "
-            "`inner_factory` go to the function that is returned: inject_hyperparams(optax.adam)(1e-3)"
+            f"`{what}` must name parameters, found {describe_value(given)}. Pass arguments to the function that is "
+            "returned: inject_hyperparams(optax.adam)(1e-3)"
         )
     names: set[str] = {given} if isinstance(given, str) else {*given}
     takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in signature.parameters.values())
@@ -84,9 +84,8 @@ def named_arguments(call: Call, static: set[str], only: set[str] | None) -> dict
             continue
         if x.kind is inspect.Parameter.VAR_POSITIONAL and value and only is None and name not in static:
             raise TypeError(
-                f"inject_hyperparams stores arguments by name, and *{name} of {call.name} gathers them without names: "
-                f"{describe_value(value)}. Inject a function that names them: lambda learning_rate: "
-                f"{call.name}(learning_rate). To pass them on unchanged: static_args={name!r}"
+                f"inject_hyperparams stores arguments by name, and *{name} of {call.name} gathers them without names. "
+                f"Inject a function that names them; or, to pass them on unchanged, write static_args={name!r}"
             )
         arguments[name] = Argument(value, call.parameters[name])
     keywords = [x for x in call.signature.parameters.values() if x.kind is inspect.Parameter.VAR_KEYWORD]
@@ -94,11 +93,6 @@ def named_arguments(call: Call, static: set[str], only: set[str] | None) -> dict
         if name not in arguments:  # one that shares the name of a positional-only parameter is static
             keyword = keywords[0].replace(name=name, kind=inspect.Parameter.KEYWORD_ONLY)
             arguments[name] = Argument(value, Parameter.of(keyword))
-    if missing := sorted((only or set()) - arguments.keys()):  # possible only with `**kwargs`
-        raise TypeError(
-            f"inject_hyperparams(..., only=...) names {', '.join(missing)}, which was not passed; the arguments "
-            f"are {', '.join(arguments)}"
-        )
     return arguments
 
 
@@ -108,14 +102,9 @@ def kinds_of(factory: str, arguments: dict[str, Argument], static: set[str], onl
     def kind_of(name: str, x: Argument) -> Kind:
         if name in static or (only is not None and name not in only):
             return "static"
-        kind = classify(x.value, x.parameter)
         if only is not None:  # it names this one
-            if kind == "static" and not is_number_or_array(x.value):
-                raise TypeError(
-                    f"inject_hyperparams(..., only=...) names {name!r}, which is neither a number nor a schedule: "
-                    f"{describe_value(x.value)}"
-                )
             return "number" if is_number_or_array(x.value) else "schedule"
+        kind = classify(x.value, x.parameter)
         if kind == "undecided":
             raise TypeError(
                 f"the argument {name!r} of {factory} is {describe_value(x.value)}, and its annotation, a Callable, "

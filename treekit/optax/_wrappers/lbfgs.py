@@ -10,16 +10,13 @@ from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._compare.prefix import updates_mismatch
 from treekit._select.filter import combine
-from treekit._text.describe import describe
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.trained import trained
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._kernel.types import ValueAndGradFn
 from treekit.optax._wrappers.state_values import states_in
-from treekit.optax._wrappers.traced import named_schedule
 
 V = TypeVar("V")
 
@@ -67,8 +64,7 @@ def lbfgs(
     True
     """
     search = None if linesearch is None else core_of(linesearch, "linesearch of lbfgs")
-    rate = named_schedule(learning_rate, "learning_rate of lbfgs") if callable(learning_rate) else learning_rate
-    tx = _optax_lbfgs(rate, memory_size, scale_init_precond, search)
+    tx = _optax_lbfgs(learning_rate, memory_size, scale_init_precond, search)
     return at_boundary(_checked(tx, memory_size, reads_grad=search is not None))
 
 
@@ -95,10 +91,7 @@ def _checked(tx: Core, memory_size: int, *, reads_grad: bool) -> Core:
 
 
 def _check_grad(grad: Updates, params: Params) -> None:
-    treedef = jtu.tree_structure(params)
     try:
-        if jtu.tree_structure(grad) != treedef:
-            raise ValueError(updates_mismatch(treedef, grad, "argument grad") or f"found {describe(grad)}")
         check_shapes(params, grad)
     except ValueError as error:
         raise ValueError(f"the argument grad of update does not fit the params: {error}") from None

@@ -6,7 +6,6 @@ import optax
 
 from treekit._base.jax import jnp, jtu
 from treekit._base.types import OptState, Params, TransformationLike, Updates
-from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.trained import trained
 
@@ -55,11 +54,6 @@ def lookahead(
     )
 
     def update(updates: Updates, state: OptState, params: Any = None) -> tuple[Any, Any]:
-        if not (hasattr(params, "fast") and hasattr(params, "slow")):
-            raise TypeError(
-                "the params of lookahead are an optax.LookaheadParams, which LookaheadParams.init_synced makes of a "
-                f"model, found {describe_value(params)}"
-            )
         both = optax.LookaheadParams(trained(params.fast), trained(params.slow))
         out: tuple[Any, Any] = pair.update(updates, state, both)
         return out

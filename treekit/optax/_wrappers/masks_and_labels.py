@@ -1,7 +1,6 @@
 """Masks and labels: trees, or functions of the params, resolved to the parts of the params that they select."""
 
 import contextlib
-import difflib
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -94,7 +93,10 @@ class MaskFunction:
             if _is_bool(leaf):
                 return bool(leaf)
             if jtu.tree_leaves(part):
-                raise _no_bool(self._name, path_text(fitted.path(i)), leaf)
+                raise TypeError(
+                    f"{self._name} must have bools at its leaves; at {path_text(fitted.path(i))} it has {short(leaf)}. To "
+                    "select by key path, use treekit.path_mask; in jit, make a mask from shapes and dtypes, not traced"
+                )
             return part
 
         return fitted.treedef.unflatten(value(i, *pair) for i, pair in enumerate(fitted.pairs))
@@ -132,17 +134,6 @@ def _is_bool(x: object) -> bool:
     return is_array(x) and not is_traced(x) and x.dtype == np.bool_ and x.shape == ()
 
 
-def _no_bool(name: str, path: str, leaf: object) -> TypeError:
-    hint = ""
-    if isinstance(leaf, str):
-        hint = ". To select by key path, use treekit.path_mask"
-    elif is_traced(leaf):
-        hint = ", which is traced: make it outside of jit, or from shapes and dtypes"
-    return TypeError(
-        f"{name} must have bools at its leaves; at {path} it has {short(leaf)} of type {type(leaf).__name__}{hint}"
-    )
-
-
 def parts_by_label(labels: Labels, keys: frozenset[Any], params: Params) -> dict[Any, Any]:
     """Return, for each key, the part of the params with this label."""
     if is_params_placeholder(params):
@@ -169,11 +160,9 @@ def _check_labels(fitted: FittedSpec, is_label: Callable[[Any], bool], keys: fro
     labels = {i: label for i, (label, part) in enumerate(fitted.pairs) if jtu.tree_leaves(part)}
     for i, label in labels.items():
         if not is_label(label):
-            nearest = difflib.get_close_matches(str(label), [key for key in keys if isinstance(key, str)], 1)
-            hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise ValueError(
                 "Some parameters have no corresponding transformation: the label of "
-                f"{path_name(fitted.path(i)) or 'all'} is {short(label)}.{hint}\n"
+                f"{path_name(fitted.path(i)) or 'all'} is {short(label)}.\n"
                 f"Parameter labels: {_names(labels.values())}\nTransforms keys: {_names(keys)}"
             )
 

@@ -2,22 +2,17 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optax
 
-from treekit._base.tree import is_mapping
 from treekit._base.types import Params, Updates
-from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.transformation import Core, GradientTransformation
 from treekit.optax._wrappers.releases import MonitorState
 
-if TYPE_CHECKING:
-    Measures = Mapping[str, Callable[[Any], Any] | Callable[[Any, Any], Any] | optax.GradientTransformationExtraArgs]
-else:
-    Measures = Any  # so that our own error, which names the measure, comes before that of a run-time checker
+Measures = Mapping[str, Callable[[Any], Any] | Callable[[Any, Any], Any] | optax.GradientTransformationExtraArgs]
 
 
 def monitor(measures: Measures) -> GradientTransformation[MonitorState]:
@@ -33,7 +28,6 @@ def monitor(measures: Measures) -> GradientTransformation[MonitorState]:
         A transformation that does not change the updates; its state is an `optax.MonitorState`.
 
     Raises:
-        TypeError: `measures` is not a mapping, or a measure is neither of these; the message names it.
         ValueError: raised by `update` without the params, if a measure needs them.
 
     >>> import jax
@@ -47,13 +41,7 @@ def monitor(measures: Measures) -> GradientTransformation[MonitorState]:
     >>> optax.tree.get(state, "norm"), optax.tree.get(state, "ratio")
     (Array(2.5, dtype=float32), {'w': Array(0.5, dtype=float32)})
     """
-    if not is_mapping(measures):
-        raise TypeError(
-            f"measures must map names to functions of the updates, {{'norm': optax.tree.norm}}, found "
-            f"{describe_value(measures)}"
-        )
-    given: dict[str, Any] = dict(measures)
-    tx = optax.monitor({name: _as_in_optax(name, measure) for name, measure in given.items()})
+    tx = optax.monitor({name: _as_in_optax(name, measure) for name, measure in measures.items()})
 
     def init(params: Params) -> MonitorState:
         state: MonitorState = tx.init(params)
@@ -70,13 +58,8 @@ def _as_in_optax(name: str, measure: Any) -> Any:
 
     `optax.tree.norm` requires one.
     """
-    if not callable(measure):
-        if hasattr(measure, "update"):
-            return measure
-        raise TypeError(
-            f"the measure {name!r} must be a function of the updates, or optax.measure_with_ema(...); found "
-            f"{describe_value(measure)}"
-        )
+    if hasattr(measure, "update"):
+        return measure
     try:
         parameters = inspect.signature(measure).parameters.values()
     except ValueError:  # some functions of C have no signature

@@ -9,7 +9,6 @@ import numpy as np
 import optax
 from jax.typing import DTypeLike
 
-from treekit._base.dtype import issubdtype
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, TransformationLike
@@ -59,7 +58,7 @@ class MultiSteps(Generic[StepsState], _Base):
 
     Raises:
         ValueError: `every_k_schedule` is less than 1.
-        TypeError: `opt` is not a transformation, or `accumulator_dtype` is not floating-point or complex.
+        TypeError: `opt` is not a transformation.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -90,11 +89,6 @@ class MultiSteps(Generic[StepsState], _Base):
                 "takes (optimizer, k), in this order"
             )
         dtype = None if accumulator_dtype is None else jnp.dtype(accumulator_dtype)
-        if dtype is not None and not issubdtype(dtype, jnp.inexact):
-            raise TypeError(
-                f"accumulator_dtype must be floating-point or complex, found {dtype}: the mean of gradients is not an "
-                "integer"
-            )
         self._opt = at_boundary(opt)  # what the user asks for
         inner, every_k = preserving(core_of(opt)), k if callable(k) else int(k)  # what runs
         self._rounds = Rounds(inner, every_k, use_grad_mean, should_skip_update_fn, dtype, weighted)

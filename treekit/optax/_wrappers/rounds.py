@@ -26,9 +26,6 @@ from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.known_states import declare, known
 from treekit.optax._kernel.transformation import Core
 from treekit.optax._wrappers.in_place import computed_once, run_step_if
-from treekit.optax._wrappers.traced import named_schedule
-
-_SEQUENCES: Any = (tuple, list)
 
 
 class WeightedMultiStepsState(NamedTuple):
@@ -119,7 +116,7 @@ class Rounds:
         mini_step, gradient_step = strengthen(state.mini_step), strengthen(state.gradient_step)
         k_steps = self.every_k
         if callable(k_steps):
-            k_steps = named_schedule(k_steps, "every_k_schedule of MultiSteps")(gradient_step)
+            k_steps = k_steps(gradient_step)
         _check_k(k_steps)
         skip, skip_state = self._skip(updates, gradient_step, params)
         is_last = jnp.logical_and(mini_step >= k_steps - 1, jnp.logical_not(skip))
@@ -148,13 +145,7 @@ class Rounds:
     def _skip(self, updates: Updates, gradient_step: object, params: Params) -> tuple[Any, Any]:
         if self.should_skip is None:
             return jnp.array(False), ()
-        result: Any = self.should_skip(updates, gradient_step, params)
-        if not isinstance(result, _SEQUENCES) or len(result) != 2:
-            raise TypeError(
-                "should_skip_update_fn must return two values, whether to skip and a tree for the state, such as "
-                f"(skip, ()); it returned {describe_value(result)}"
-            )
-        skip, skip_state = result
+        skip, skip_state = self.should_skip(updates, gradient_step, params)
         if (dtype_of(skip), jnp.shape(skip)) != (jnp.bool_, ()):
             raise ValueError(
                 "The `should_skip_update_fn` function should return a boolean scalar array, but it returned an array "
@@ -276,13 +267,10 @@ def _check_k(k_steps: Any) -> None:
 
 def _check_weight(weight: Any) -> Any:
     """Return the weight of a step as an array of floats; raise unless it can be one."""
-    if weight is None:
-        raise TypeError(
-            "missing the required keyword-only argument 'weight': MultiSteps(..., weighted=True) needs the weight of "
-            "each step, such as its number of tokens: update(grads, state, params, weight=n)"
-        )
     if not is_real_number(weight):
-        raise TypeError(f"weight must be a real number of shape (), found {describe_value(weight)}")
+        raise TypeError(
+            f"MultiSteps(..., weighted=True): weight must be a real number of shape (), found {describe_value(weight)}"
+        )
     if not is_traced(weight) and not 0 <= float(weight) < np.inf:
         raise ValueError(f"weight must be finite and not negative, found {weight}")
     return jnp.asarray(weight, float)  # float64 with jax_enable_x64

@@ -43,11 +43,9 @@ def schedule_free_eval_params(state: OptState, params: T) -> T:
     """
     states = states_in(state, optax.contrib.ScheduleFreeState)
     if not states:
-        is_swapped = states_in(params, optax.contrib.ScheduleFreeState)
-        order = ". The arguments are (state, params), in this order" if is_swapped else ""
         raise ValueError(
-            "schedule_free_eval_params requires a ScheduleFreeState as input, or a state that has one, found "
-            f"{type(state).__name__} without one{order}"
+            "schedule_free_eval_params(state, params) requires a ScheduleFreeState as input, or a state that has one, "
+            f"found {type(state).__name__} without one"
         )
     for path in states:
         for node, key in ancestors(state, path):
