@@ -155,6 +155,9 @@ MISTAKES: dict[str, Mistake] = {
         "0.mu.b",
     ),
     # monitor, scale_by_tree and summary
+    "a measure of three arguments": Mistake(
+        lambda: monitor({"norm": lambda x, y, z: 1.0}), TypeError, "'norm'", MONITOR
+    ),
     "a measure without its params": Mistake(
         lambda: monitor({"ratio": ratio}).update(PARAMS, monitor({"ratio": ratio}).init(PARAMS)),
         ValueError,
@@ -247,6 +250,12 @@ MISTAKES: dict[str, Mistake] = {
         ),
         LawsBroken,
         "state.w",
+    ),
+    "a law that does not exist": Mistake(
+        lambda: check_transformation(ADAM, PARAMS, without=("moments",)), ValueError, "'moments'"
+    ),
+    "check_donation of a result": Mistake(
+        lambda: unchecked(check_donation)(jnp.ones(2)), TypeError, "check_donation(step, params, state)"
     ),
     "check_donation without an array": Mistake(lambda: check_donation(abs, 1.0), ValueError, "no array"),
     "a batch that is donated": Mistake(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from tests.errors.mistake import Mistake
+from tests.errors.mistake import Mistake, unchecked
 from treekit import optax as tko
 from treekit import training
 from treekit.optax._kernel.misfit import StateError
@@ -66,10 +66,28 @@ MISTAKES: dict[str, Mistake] = {
         lambda: ADAM.init({"w": ONES, "q": Quantized()}), TypeError, "q, which is Quantized"
     ),
     "None for all updates": Mistake(lambda: ADAM.update(None, STATE, PARAMS), ValueError, "None"),
+    "shapes for an average": Mistake(
+        lambda: training.params_ema(0.9).init(jax.eval_shape(lambda: PARAMS)), TypeError, "jax.eval_shape"
+    ),
     # The arguments of what makes transformations.
     "a rate that is a string": Mistake(lambda: OPTAX.adam("1e-3"), TypeError, "learning_rate of adam"),
     "a mask for the second argument": Mistake(
         lambda: OPTAX.adamw(1e-3, lambda params: params), TypeError, "b1 of adamw"
+    ),
+    "a mask in the place of a number": Mistake(
+        lambda: OPTAX.adamw(1e-3, {"w": True}), TypeError, "adamw(..., mask=mask)"
+    ),
+    "params for a rate": Mistake(lambda: OPTAX.sgd(PARAMS), TypeError, "learning_rate of sgd"),
+    "numbers for each leaf": Mistake(lambda: OPTAX.adamw(1e-3, weight_decay={"w": 0.1}), TypeError, "param_groups"),
+    "an optimizer for a number": Mistake(lambda: OPTAX.clip_by_global_norm(ADAM), TypeError, "optax.chain"),
+    "None for a number": Mistake(lambda: OPTAX.adam(1e-3, None), TypeError, "b1 of adam"),
+    "True for a number": Mistake(lambda: OPTAX.sgd(0.1, True), TypeError, "momentum of sgd"),
+    "a list for a rate that is injected": Mistake(
+        lambda: OPTAX.inject_hyperparams(optax.adam)([0.1]), TypeError, "learning_rate of adam"
+    ),
+    "an optimizer for lbfgs": Mistake(lambda: unchecked(OPTAX.lbfgs)(ADAM), TypeError, "learning_rate of lbfgs"),
+    "the arguments of apply_if_finite the other way round": Mistake(
+        lambda: unchecked(OPTAX.apply_if_finite)(5, ADAM), TypeError, "max_consecutive_errors of apply_if_finite"
     ),
     "a chain of nothing": Mistake(lambda: tko.chain(), ValueError, "chain"),
     "a list of transformations": Mistake(
@@ -80,6 +98,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     # Names.
     "a misspelt name": Mistake(lambda: OPTAX.adamww, AttributeError, "'adamww'"),
+    "a name of a submodule": Mistake(lambda: OPTAX.prodigy, AttributeError, "treekit.optax.contrib.prodigy"),
     "a name of treekit": Mistake(lambda: OPTAX.tree_at, AttributeError, "treekit.tree_at"),
     # Gradients.
     "gradients with a part less": Mistake(

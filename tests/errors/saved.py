@@ -57,6 +57,11 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a layer more": Mistake(lambda: tk.graft([NEW["a"]] * 3, [OLD["a"]] * 2), ValueError, "new 3, old 2"),
     "no name in common": Mistake(lambda: tk.graft({"w": 0}, {"p": 1}), ValueError, "rename={'p': …, …}"),
+    "an array of Python objects": Mistake(
+        lambda: tk.graft({"w": jnp.zeros(1), "v": jnp.zeros(1)}, {"w": np.array([1.0], object), "v": jnp.ones(1)}),
+        TypeError,
+        "w of the old tree",
+    ),
     "two old states for one": Mistake(lambda: tk.graft((ADAM[0],), (ADAM[0], ADAM[0])), ValueError, "0.mu.a\n  1.mu.a"),
     # The arguments.
     "a dict for fresh": Mistake(graft_with(fresh={"w": None}), TypeError, "{'w': None}"),

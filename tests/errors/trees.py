@@ -58,6 +58,24 @@ UNREGISTERED = Mistake(dict, TypeError, "")  # any dataclass that JAX does not k
 
 
 MISTAKES: dict[str, Mistake] = {
+    "the arguments of dtype_preserving_tree_map the other way round": Mistake(
+        lambda: unchecked(tk.dtype_preserving_tree_map)({"w": jnp.ones(2)}, abs), TypeError, "(f, tree)"
+    ),
+    "no input to scan": Mistake(
+        lambda: unchecked(tk.filter_scan)(eqx.nn.Linear(2, 2, key=jax.random.key(0)), jnp.ones(2)),
+        ValueError,
+        "tree_stack(layers)",
+    ),
+    "layers that are not stacked": Mistake(
+        lambda: tk.filter_scan(lambda x, f: (f(x), None), jnp.ones(2), [Point(jnp.ones(2), 1), Point(jnp.ones(2), 1)]),
+        TypeError,
+        "treekit.tree_stack(xs)",
+    ),
+    "a layer for the function of a scan": Mistake(
+        lambda: tk.filter_scan(eqx.nn.Linear(2, 2, key=jax.random.key(0)), jnp.ones(2), jnp.ones((3, 2))),
+        TypeError,
+        "lambda x, layer",
+    ),
     # tree_at and tree_find, by name and by class
     "the arguments in another order": Mistake(lambda: AT(MLP, "bias", None), TypeError, "MLP"),
     "a mask for where": Mistake(lambda: tk.tree_find(TREE, MASK("**.left")), TypeError, "PathMask"),

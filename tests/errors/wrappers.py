@@ -72,6 +72,19 @@ def by_keyword(**rates: Any) -> Any:
 
 
 MISTAKES: dict[str, Mistake] = {
+    "a list of patterns for a mask": Mistake(
+        lambda: masked(["**.w", "bias"]), ValueError, "treekit.path_mask('**.w', 'bias')"
+    ),
+    "optimizers for labels": Mistake(
+        lambda: tko.partition({"a": SGD}, {"w": SGD, "bias": SGD}).init(PARAMS), ValueError, "keys of transforms"
+    ),
+    "a bool for a function of the step": Mistake(
+        lambda: unchecked(tko.conditionally_mask)(SGD, True), TypeError, "should_transform_fn"
+    ),
+    "a round without end": Mistake(lambda: tko.MultiSteps(SGD, 2**40), ValueError, "2**31"),
+    "has_updated of another state": Mistake(
+        lambda: unchecked(tko.MultiSteps.has_updated)(ROUNDS, SGD.init(PARAMS)), TypeError, "MultiSteps"
+    ),
     # What is frozen.
     "all that can be trained is frozen": Mistake(
         lambda: tko.selective_transform(SGD, freeze_mask=tk.trainable), ValueError, "freeze_mask=treekit.trainable"

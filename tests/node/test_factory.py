@@ -68,3 +68,23 @@ def test_node_factory_makes_what_the_function_makes() -> None:
     for function in (hold, Rerun.make):
         assert pickle.loads(pickle.dumps(function)) == function
     assert hold.__doc__ == "Hold both." and [*inspect.signature(hold).parameters] == ["x", "y"]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Twins:
+    """Two children of one key."""
+
+    def __init__(self, a: Any, b: Any) -> None:
+        self.a, self.b = a, b
+
+    def tree_flatten_with_keys(self) -> Any:
+        key = jax.tree_util.GetAttrKey("x")
+        return ((key, self.a), (key, self.b)), None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> Any:
+        return cls(*children)
+
+
+def test_children_of_one_key_are_told_apart_by_their_order() -> None:
+    assert node_factory(Twins)(1, 2).b == 2

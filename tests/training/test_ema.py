@@ -17,7 +17,7 @@ from tests.optax import cases
 from tests.releases import as_pure, keys, needs, new_ref
 from treekit import optax as tko
 from treekit import training
-from treekit.testing import check_transformation
+from treekit.testing import assert_trees_same, check_transformation
 
 Decay = float | Callable[[Any], Any]
 
@@ -188,6 +188,15 @@ def test_it_outlives_the_params(read: Any, tx: Any) -> None:
     wanted = {"w": [1, 1], "b": [1, 1, 1], "count": 3, "numpy": [0, 1, 2]}
     assert {key: average[key].tolist() for key in wanted} == wanted
     assert average["key"] == jax.random.key(1)
+
+
+def test_python_numbers_in_the_state_are_numbers() -> None:
+    """As a user may put there, or a file has them."""
+    tx, params = training.params_ema(0.5), {"w": jnp.ones(2)}
+    first = tx.init(params)
+    state: Any = first._replace(ema_count=0, ema_next_weight=float(first.ema_next_weight), ema_weight_sum=0.0)
+    assert_trees_same(tx.update(params, state, params)[1], tx.update(params, first, params)[1])
+    assert_trees_same(training.get_params_ema(state, params), training.get_params_ema(first, params))
 
 
 def test_under_jit_no_copy_is_added() -> None:

@@ -8,6 +8,7 @@ from treekit._base.jax import jtu
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree
 from treekit._compare.prefix import flatten_up_to_each
 from treekit._names.key_path import leaf_path_text
+from treekit._text.describe import describe_value
 
 T = TypeVar("T")
 
@@ -83,6 +84,10 @@ def dtype_preserving_tree_map(
     Traceback (most recent call last):
     TypeError: at n: a result of dtype float32 for a leaf of dtype int32; casting="unsafe" would allow it
     """
+    if not callable(f):
+        raise TypeError(
+            f"dtype_preserving_tree_map takes (f, tree), and f must be a function, found {describe_value(f)}"
+        )
     if casting not in ("same_kind", "unsafe"):
         raise ValueError(f"casting must be 'same_kind' or 'unsafe', found {casting!r}")
 

@@ -104,8 +104,33 @@ def filter_scan(
                 "filter_scan: the arrays of xs must have a first axis, with an entry for each step; found "
                 f"{describe(x)} at {path_text(path, 'xs')}"
             )
-    last, ys = lax.scan(_body_of(f, checkpoint), first, each, length, reverse, unroll)
+    if length is None and not jtu.tree_leaves(each.arrays):
+        raise ValueError(
+            "filter_scan: xs has no array, and length is None. It takes (f, init, xs): to run layers one after "
+            "another, write filter_scan(lambda x, layer: (layer(x), None), x, tree_stack(layers))"
+        )
+    try:
+        last, ys = lax.scan(_body_of(f, checkpoint), first, each, length, reverse, unroll)
+    except Exception as error:
+        if _are_layers(xs):
+            error.add_note(
+                "xs is a list of trees of one structure, and each step gets a list, with an entry of each of their "
+                "arrays. To get one tree after another, pass treekit.tree_stack(xs)"
+            )
+        if isinstance(error, TypeError) and not jtu.all_leaves([f]):
+            error.add_note(
+                f"f of filter_scan, of type {type(f).__name__}, was called with the carry and an entry of xs. To call "
+                "layers one after another, write lambda x, layer: (layer(x), None), and pass the layers as xs"
+            )
+        raise
     return last.whole(), ys.whole()
+
+
+def _are_layers(xs: PyTree) -> bool:
+    """Whether `xs` is a list of nodes of one structure, such as layers that are not stacked."""
+    if type(xs) not in (list, tuple) or len(xs) < 2 or jtu.all_leaves(xs):
+        return False
+    return len({jtu.tree_structure(filter_arrays(x)) for x in xs}) == 1
 
 
 class _Rest:

@@ -5,7 +5,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from treekit._base.jax import is_ref, jtu, ref_like
+from treekit._base.types import PyTree
 from treekit._graft.advice import check_rename, check_strict, other_lengths
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
 from treekit._graft.leaves import leaves_of
@@ -14,6 +17,7 @@ from treekit._graft.rename import Targets, rules_of
 from treekit._graft.report import GraftReport, report_of
 from treekit._graft.sources import sources_of
 from treekit._graft.values import Refused, values_of
+from treekit._names.key_path import flatten_with_names
 from treekit._names.pattern_errors import listed
 from treekit._names.patterns import Pattern
 from treekit._text.describe import describe_value
@@ -142,6 +146,7 @@ def graft(
         )
     lengths = other_lengths(lacking, matches, unused, used_leaves)
     if strict:
+        _check_no_objects(old, {x.name for x in lacking})
         check_strict(report, old_names, patterns, rename, lengths)
     elif lengths:
         warnings.warn(f"graft: {lengths}", stacklevel=2)
@@ -154,3 +159,12 @@ def graft(
             leaves[i] = carried[i]
     out: T = treedef.unflatten(leaves)
     return out, report
+
+
+def _check_no_objects(old: PyTree, lacking: set[str]) -> None:
+    """Raise a TypeError if the value that a new leaf lacks is in an array of Python objects, which has no numbers."""
+    for name, x in flatten_with_names(old):
+        if name in lacking and isinstance(x, np.ndarray) and x.dtype == object:
+            raise TypeError(
+                f"{name} of the old tree is an array of Python objects: make it one of numbers, numpy.asarray(x, float)"
+            )

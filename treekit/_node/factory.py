@@ -99,9 +99,11 @@ def _fault_of_rebuilding(tree: PyTree, above: KeyPath) -> tuple[str, Exception |
         after, rebuilt = jtu.tree_flatten_with_path(treedef.unflatten(markers))
     except Exception as error:
         return f"around other leaves raised {describe_error(error)}", error
-    leaves = {path: leaf for path, leaf in after}
-    for (path, _), marker in zip(before, markers, strict=True):
-        if leaves.get(path) is not marker:
+    # By path, unless a class gives several children one.
+    are_distinct = len({path for path, _ in before}) == len(before)
+    leaves = {path if are_distinct else i: leaf for i, (path, leaf) in enumerate(after)}
+    for i, ((path, _), marker) in enumerate(zip(before, markers, strict=True)):
+        if leaves.get(path if are_distinct else i) is not marker:
             return f"overwrote its leaf {path_text((*above, *path))}", None
     if rebuilt != treedef:
         return f"changed its static parts or structure, from {treedef} to {rebuilt}", None

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from treekit._base.jax import jnp, jtu, untyped
-from treekit._text.describe import count, describe
+from treekit._text.describe import count, describe, describe_value
 from treekit._text.table import WIDTH, in_columns
 from treekit.testing._case import by_path, is_jit_argument, listed, shared_buffers, split
 
@@ -28,6 +28,7 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
     Raises:
         AssertionError: a donated leaf was not usable, since no result is left whose memory it could be; or two leaves
             share a buffer, which cannot be donated twice. The message lists each by name.
+        TypeError: `f` is not a function, but perhaps what it returned.
         ValueError: there is no array in the arguments.
 
     >>> import jax.numpy as jnp
@@ -40,6 +41,11 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
       batch  f32[5]  no result has this shape and dtype
     Return a new value for each, or do not donate it.
     """
+    if not callable(f):
+        raise TypeError(
+            f"check_donation takes a function and its arguments, check_donation(step, params, state); found "
+            f"{describe_value(f)}. To close over others, write lambda params, state: step(params, state, batch)"
+        )
     named = OrderedDict(inspect.signature(f).bind(*args).arguments)
     arrays, args_with = split(args)
     names = [name for name, x in by_path(named).items() if is_jit_argument(x)]

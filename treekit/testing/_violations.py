@@ -12,16 +12,21 @@ KEEP_WIDE = "treekit.training.store_state(tx, jnp.float32)"
 
 
 class Violation(NamedTuple):
-    """A broken law: what it demands, what was found instead, what goes wrong because of it, and how to fix it."""
+    """A broken law: what it demands, what was found instead, what goes wrong because of it, and how to fix it.
+
+    And its name, if it can be left out.
+    """
 
     law: str
     found: str
     effect: str
     fix: str
+    name: str = ""
 
     def __str__(self) -> str:
         indented = self.found.replace("\n", "\n    ")
-        return f"- {self.law}\n  found: {indented}\n  effect: {self.effect}\n  fix: {self.fix}"
+        law = f"{self.name}: {self.law}" if self.name else self.law
+        return f"- {law}\n  found: {indented}\n  effect: {self.effect}\n  fix: {self.fix}"
 
 
 class Law(NamedTuple):
@@ -35,13 +40,13 @@ class Law(NamedTuple):
     fix: str
     check: Callable[..., str]
 
-    def violations(self, *args: object) -> list[Violation]:
-        """Return the violation of this law, if there is one."""
+    def violations(self, name: str, *args: object) -> list[Violation]:
+        """Return the violation of this law, which has this name, if there is one."""
         try:
             found = self.check(*args)
         except Exception as error:  # the user's code may raise anything
             found = describe_error(error)
-        return [Violation(self.law, found, self.effect, self.fix)] if found else []
+        return [Violation(self.law, found, self.effect, self.fix, name)] if found else []
 
 
 class LawsBroken(AssertionError):

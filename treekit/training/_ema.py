@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from treekit._arrays.round import widen
-from treekit._base.dtype import shape_of
+from treekit._base.dtype import dtype_of, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import OptState, Params, Updates
@@ -110,7 +110,7 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
             current = decay(state.ema_count)
             _check_decay(current, "the schedule of params_ema must return", "one real number", may_be_one=True)
         # The weight of the params after this step. Cast last: in float32, 1 - 1e-8 is 1.
-        weight = jnp.asarray(1 - current, state.ema_next_weight.dtype)
+        weight = jnp.asarray(1 - current, dtype_of(state.ema_next_weight))
         return updates, ParamsEmaState(optax.safe_increment(state.ema_count), weight, total, average)
 
     return at_boundary(Core(init, update))

@@ -17,7 +17,7 @@ from treekit._compare.nodes import in_nodes_of
 from treekit.optax._kernel.crossing import Crossing
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.misfit import check_fit_if_integers, explained
-from treekit.optax._kernel.notes import note_none, note_transformation
+from treekit.optax._kernel.notes import note_none, note_shapes, note_transformation
 from treekit.optax._kernel.passed import passing
 from treekit.optax._kernel.sharding import shard_alike
 from treekit.optax._kernel.state_map import map_state
@@ -53,6 +53,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
                 return _first_state(inner_init(arrays), arrays, closed_over(inner_init))
         except Exception as error:
             note_none(error, arrays)
+            note_shapes(error, arrays)
             note_transformation(error, arrays)
             raise
 

@@ -3,6 +3,8 @@
 import itertools
 import traceback
 
+import jax
+
 from treekit._base.jax import jtu
 from treekit._base.tree import is_none
 from treekit._base.types import Params, PyTree
@@ -54,6 +56,15 @@ def note_none(error: Exception, params: Params) -> None:
         error.add_note(
             f"{module} received None for each leaf that is not trained. If it cannot take None, leave those "
             "leaves out with optax.masked(tx, mask), whose mask has False for each of them"
+        )
+
+
+def note_shapes(error: Exception, params: Params) -> None:
+    """Note that `init` needs arrays, if the params have shapes only."""
+    if any(isinstance(x, jax.ShapeDtypeStruct) for x in jtu.tree_leaves(params)):
+        error.add_note(
+            "init received jax.ShapeDtypeStructs, which have no values. For the shapes of the state, call "
+            "jax.eval_shape(optimizer.init, params)"
         )
 
 

@@ -22,6 +22,7 @@ from treekit._base.dtype import (
     is_number,
     is_weak,
     issubdtype,
+    shape_of,
     strengthen,
 )
 from treekit._base.jax import jnp, jtu
@@ -73,9 +74,10 @@ def check_shapes_of_updates(updates: Updates, params: Params, new_updates: Updat
     news = flatten_up_to(jtu.tree_structure(updates), new_updates)
     for i, (have, want) in enumerate(zip(_shapes(news), _shapes(likes), strict=True)):
         if news[i] is not None and have != want and not can_be_broadcast(have, want):
+            doubt = " Is the state of other params?" if have != shape_of(grads[i]) else ""
             raise ValueError(
                 f"update returned an array of shape {have} at {leaf_path_text(updates, i)}, where the "
-                f"{'gradient' if params is None else 'param'} has shape {want}. Is the state of other params?"
+                f"{'gradient' if params is None else 'param'} has shape {want}.{doubt}"
             )
 
 

@@ -6,11 +6,13 @@ import inspect
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
 from typing import Any
 
+import numpy as np
 import optax
 
+from treekit._base.dtype import dtype_of, stands_for_array
+from treekit._base.jax import jtu
 from treekit._base.types import Params
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.transformation import core_of
@@ -87,18 +89,42 @@ def bind_original(factory: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
 
 
 def check_numbers(call: Call, *, schedules: bool) -> None:
-    """Raise a TypeError if an argument is a string or a function, and its parameter takes numbers only.
+    """Raise a TypeError if an argument is not a number, and its parameter takes numbers only.
 
     Args:
-        call: a call of one of Optax's own factories.
+        call: a call of one of Optax's own factories, or of one in their place.
         schedules: whether any number may be a schedule, as in `inject_hyperparams`.
     """
     for key, x in call.arguments.items():
-        may_be_schedule = schedules or call.parameters[key].role == "schedule"
-        wrong: Any = str if may_be_schedule else (str, FunctionType)
-        if call.parameters[key].is_numeric and isinstance(x, wrong):
+        parameter = call.parameters[key]
+        may_be_schedule = schedules or parameter.role == "schedule"
+        is_right = _is_number(x) or (x is None and parameter.may_be_none) or (may_be_schedule and callable(x))
+        if parameter.is_numeric and not is_right:
             kind = "a number or a schedule" if may_be_schedule else "a number"
-            raise TypeError(f"{key} of {call.name} must be {kind}, found {describe_value(x)}")
+            raise TypeError(f"{key} of {call.name} must be {kind}, found {describe_value(x)}{_advice(call, x)}")
+
+
+def check_numbers_of(factory: Callable[..., Any], *args: object) -> None:
+    """Check the numbers among the arguments of a function of treekit that stands for one of Optax's."""
+    check_numbers(bind(factory, factory.__name__, args, {}, is_of_optax=False), schedules=False)
+
+
+def _is_number(x: object) -> bool:
+    """Whether `x` is a number or an array, or stands for one; a bool of Python is not."""
+    return not isinstance(x, (bool, np.bool_)) and (dtype_of(x) is not None or stands_for_array(x))
+
+
+def _advice(call: Call, x: Any) -> str:
+    """Say what may be meant by an argument that is in the place of a number."""
+    if isinstance(x, optax.GradientTransformation):
+        return ". To run one transformation after another, write optax.chain(first, second)"
+    masks = [name for name, each in call.parameters.items() if each.role == "mask"]
+    leaves = jtu.tree_leaves(x)
+    if masks and (callable(x) or (leaves and all(isinstance(leaf, bool) for leaf in leaves))) and x is not True:
+        return f". If it is a mask, pass it by name: {call.name}(..., {masks[0]}=mask)"
+    if leaves and not jtu.all_leaves([x]):
+        return ". For another number for some of the params, use treekit.training.param_groups"
+    return ""
 
 
 def converted(call: Call) -> Call:

@@ -8,9 +8,11 @@ import optax
 from treekit._base.dtype import cast_like, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped, varying_axes
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
+from treekit.optax._wrappers.call import check_numbers_of
 from treekit.optax._wrappers.in_place import is_known, run_if, trace
 from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
 from treekit.optax._wrappers.select import zero_update
@@ -45,6 +47,7 @@ def apply_if_finite(
     >>> updates, state.notfinite_count
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
+    check_numbers_of(apply_if_finite, inner, max_consecutive_errors)
     inner_init, update_if = core_of(inner).init, _conditional(preserving(core_of(inner)), zero_update)
 
     def init(params: Params) -> optax.ApplyIfFiniteState:
@@ -127,6 +130,11 @@ def _run_conditionally(
     state_class: Callable[..., Any],
     otherwise: Callable[[Any, Any], Any],
 ) -> GradientTransformation[Any]:
+    if not callable(should_transform_fn):
+        raise TypeError(
+            "should_transform_fn must be a function of the number of the step, such as lambda step: step >= 100, found "
+            f"{describe_value(should_transform_fn)}"
+        )
     inner_init, update_if = core.init, _conditional(core, otherwise)
 
     def init(params: Params) -> Any:

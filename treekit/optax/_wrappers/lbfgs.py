@@ -16,6 +16,7 @@ from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.trained import trained
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._kernel.types import ValueAndGradFn
+from treekit.optax._wrappers.call import check_numbers_of
 from treekit.optax._wrappers.state_values import states_in
 
 V = TypeVar("V")
@@ -63,6 +64,7 @@ def lbfgs(
     >>> bool(loss(eqx.apply_updates(model, updates)) < value)
     True
     """
+    check_numbers_of(lbfgs, learning_rate, memory_size, scale_init_precond, linesearch)
     search = None if linesearch is None else core_of(linesearch, "linesearch of lbfgs")
     tx = _optax_lbfgs(learning_rate, memory_size, scale_init_precond, search)
     return at_boundary(_checked(tx, memory_size, reads_grad=search is not None))

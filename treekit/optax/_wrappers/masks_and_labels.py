@@ -37,6 +37,10 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
             f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a function "
             "that uses jax.tree.map"
         )
+    if "label" in name:
+        hint += ". A label is one of the keys of transforms"
+    elif patterns := [x for x in jtu.tree_leaves(spec) if isinstance(x, str)]:
+        hint = f"To select by key path, write {name}=treekit.path_mask({', '.join(map(repr, patterns))})"
     asked = as_passed(params)
     refusal = NOT_PASSED if asked is None else ""
     fitted = fit_spec(
@@ -94,8 +98,8 @@ class MaskFunction:
                 return bool(leaf)
             if jtu.tree_leaves(part):
                 raise TypeError(
-                    f"{self._name} must have bools at its leaves; at {path_text(fitted.path(i))} it has {short(leaf)}. To "
-                    "select by key path, use treekit.path_mask; in jit, make a mask from shapes and dtypes, not traced"
+                    f"{self._name} must have bools at its leaves; at {path_text(fitted.path(i))} it has {short(leaf)}. "
+                    "To select by key path, use treekit.path_mask; in jit, make a mask from shapes and dtypes, not traced"
                 )
             return part
 

@@ -7,6 +7,7 @@ from typing import Any
 import optax
 
 from treekit._base.types import Params, Updates
+from treekit._text.describe import count, describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.transformation import Core, GradientTransformation
@@ -28,6 +29,7 @@ def monitor(measures: Measures) -> GradientTransformation[MonitorState]:
         A transformation that does not change the updates; its state is an `optax.MonitorState`.
 
     Raises:
+        TypeError: a measure takes no argument, or requires more than two.
         ValueError: raised by `update` without the params, if a measure needs them.
 
     >>> import jax
@@ -65,7 +67,13 @@ def _as_in_optax(name: str, measure: Any) -> Any:
     except ValueError:  # some functions of C have no signature
         return measure
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if sum(x.kind in positional and x.default is inspect.Parameter.empty for x in parameters) != 2:
+    required = sum(x.kind in positional and x.default is inspect.Parameter.empty for x in parameters)
+    if required > 2 or not len(parameters):
+        raise TypeError(
+            f"the measure {name!r} must be a function of the updates, or of the updates and the params; found "
+            f"{describe_value(measure)}, which takes {count(required, 'argument')}"
+        )
+    if required != 2:
         return measure
 
     def measured(updates: Updates, params: Params) -> Any:

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, TransformationLike
-from treekit._text.describe import describe_value
+from treekit._text.describe import describe_value, type_name
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
@@ -83,10 +83,10 @@ class MultiSteps(Generic[StepsState], _Base):
         weighted: bool = False,
     ) -> None:
         k: Any = every_k_schedule
-        if not callable(k) and (not is_int(k) or is_traced(k) or int(k) < 1):
+        if not callable(k) and (not is_int(k) or is_traced(k) or not 1 <= int(k) < 2**31):
             raise ValueError(
-                f"every_k_schedule must be an int of at least 1 or a function, found {describe_value(k)}. MultiSteps "
-                "takes (optimizer, k), in this order"
+                "every_k_schedule must be an int of at least 1 and below 2**31, or a function, found "
+                f"{describe_value(k)}. MultiSteps takes (optimizer, k), in this order"
             )
         dtype = None if accumulator_dtype is None else jnp.dtype(accumulator_dtype)
         self._opt = at_boundary(opt)  # what the user asks for
@@ -133,7 +133,16 @@ class MultiSteps(Generic[StepsState], _Base):
         return new_updates, new_state
 
     def has_updated(self, state: optax.MultiStepsState | WeightedMultiStepsState) -> jax.Array:
-        """Return a bool array of shape (): whether a round ended with a step, and nothing was accumulated since."""
+        """Return a bool array of shape (): whether a round ended with a step, and nothing was accumulated since.
+
+        Raises:
+            TypeError: `state` is not that of a `MultiSteps`.
+        """
+        if not hasattr(state, "mini_step"):
+            raise TypeError(
+                f"has_updated takes the state of a MultiSteps, found one of type {type_name(state)}. In a chain or a "
+                "wrapper, pass the part of the state that is of the MultiSteps"
+            )
         # A round whose weights are all 0 has ended without a step.
         has_weight = state.weight_sum != 0 if isinstance(state, WeightedMultiStepsState) else True
         updated: jax.Array = (state.mini_step == 0) & has_weight & (state.gradient_step > 0)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import optax
+from jax.typing import ArrayLike
 
 # What an argument is:
 # - "mask", "labels": by the name of its parameter, which ends so
@@ -30,7 +31,8 @@ class Parameter(NamedTuple):
         takes_only_ints: whether its annotation is an int, or int | None, as that of memory_size of lbfgs.
         keeps_ints: whether an int stays an integer as a hyperparameter, as the seed of add_noise, or the cooldown of
             reduce_on_plateau, which may be any number and is 0 by default.
-        is_numeric: whether its annotation has numbers, and no function but a schedule.
+        is_numeric: whether its annotation has numbers only, and None or a schedule; or its default is a number.
+        may_be_none: whether None is among them.
     """
 
     default: Any
@@ -38,6 +40,7 @@ class Parameter(NamedTuple):
     takes_only_ints: bool
     keeps_ints: bool
     is_numeric: bool
+    may_be_none: bool
 
     @classmethod
     def of(cls, parameter: inspect.Parameter) -> "Parameter":
@@ -48,9 +51,15 @@ class Parameter(NamedTuple):
         is_key_or_seed = parameter.name.endswith(("key", "seed"))
         is_count = type(parameter.default) is int and role != "schedule" and jax.Array in members
         keeps_ints = is_key_or_seed or is_count or (int in members and float not in members)
-        has_numbers = bool({int, float, jax.Array} & {*members})
-        is_numeric = has_numbers and (role == "schedule" or not any(map(_is_function, members)))
-        return cls(parameter.default, role, takes_only_ints, keeps_ints, is_numeric)
+        others = [x for x in members if x not in _NUMBERS and x is not optax.Schedule]
+        is_annotated = parameter.annotation is not inspect.Parameter.empty
+        is_numeric = not others and not {*members} <= {type(None), bool, optax.Schedule}
+        is_numeric = is_numeric if is_annotated else type(parameter.default) in (int, float)
+        may_be_none = parameter.default is None or type(None) in members
+        return cls(parameter.default, role, takes_only_ints, keeps_ints, is_numeric, may_be_none)
+
+
+_NUMBERS = {*typing.get_args(ArrayLike), type(None)}
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
