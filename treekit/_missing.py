@@ -54,7 +54,7 @@ def _hint(module: str, name: str) -> str:
     # Of Optax's submodules too: `selective_transform` is only in `transforms` before 0.2.6, and `muon` in `contrib`.
     of_optax = [x for x in sorted(sys.modules) if x.startswith("treekit.optax.") and "._" not in x]
     for other in ("treekit", "treekit.training", "treekit.testing", "treekit.typing", "treekit.optax", *of_optax):
-        names: Any = vars(sys.modules[other]) if other in sys.modules else {}
+        names: Any = vars(found) if (found := sys.modules.get(other)) else {}
         if other != module and name in (names.get("__all__") or names):
             return f". It is in another module: {other}.{name}"
     return ""

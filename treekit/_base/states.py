@@ -5,9 +5,9 @@ from typing import Any
 _OTHERS = ("ApplyEvery", "WeightDecaySchedule")  # Optax's, whose names do not end in "State"
 
 
-def is_of_optax(cls: type[Any]) -> bool:
-    """Whether a class is defined in Optax or treekit."""
-    return str(cls.__module__).partition(".")[0] in ("optax", "treekit")
+def is_of_optax(x: Any) -> bool:
+    """Whether a class or a function is defined in Optax or treekit."""
+    return str(getattr(x, "__module__", "")).partition(".")[0] in ("optax", "treekit")
 
 
 def is_state(x: object) -> bool:

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array
 
 from treekit._arrays.round import widen
-from treekit._base.dtype import dtype_of, shape_of
+from treekit._base.dtype import as_array, dtype_of, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import OptState, Params, Updates
@@ -130,7 +130,8 @@ def _total_and_share(state: ParamsEmaState) -> tuple[Array, Array]:
     The sum is decay * sum + weight, where decay = 1 - weight. Until a weight is positive, the average is the latest
     params.
     """
-    weight, total = jtu.tree_leaves((state.ema_next_weight, state.ema_weight_sum))  # in nnx they are inside variables
+    # In nnx they are inside variables, and a user may have put Python numbers there.
+    weight, total = map(as_array, jtu.tree_leaves((state.ema_next_weight, state.ema_weight_sum)))
     total = total + weight * (1 - total)
     has_weight = total > 0
     return total, jnp.where(has_weight, weight / jnp.where(has_weight, total, 1), 1)

@@ -13,6 +13,7 @@ import optax
 
 from treekit._base.dtype import dtype_of, stands_for_array
 from treekit._base.jax import jtu
+from treekit._base.states import is_of_optax
 from treekit._base.types import Params
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.transformation import core_of
@@ -83,7 +84,7 @@ def bind_original(factory: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
     except TypeError:  # it cannot be a key
         original = None
     call = bind(original or factory, name, args, kwargs, is_of_optax=original is not None)
-    if call.is_of_optax:
+    if call.is_of_optax or is_of_optax(factory):
         check_numbers(call, schedules=True)
     return call
 

@@ -125,7 +125,7 @@ def conditionally_mask(
 
 def _run_conditionally(
     core: Core,
-    should_transform_fn: Callable[..., Any],
+    should_transform_fn: Any,
     forward_extra_args: bool,
     state_class: Callable[..., Any],
     otherwise: Callable[[Any, Any], Any],
