@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.evidence.accelerators import ACCUMULATED, FINITE, SIZE, WRAPPERS, cell, of_accepted, square, steps
+from benchmarks.evidence.accelerators import ACCUMULATED, FINITE, SIZE, WRAPPERS, cell, square, steps
 from benchmarks.evidence.compiled import compile_sharded, compile_step, in_units, tpus, unit_of
-from benchmarks.evidence.hlo import collectives
+from benchmarks.evidence.hlo import collectives, of_accepted
 from treekit._base.jax import untyped
 
 STEPS: dict[str, Callable[[Any], Any]] = {

@@ -67,12 +67,12 @@ MISTAKES: dict[str, Mistake] = {
         "tree_stack(layers)",
     ),
     "layers that are not stacked": Mistake(
-        lambda: tk.filter_scan(lambda x, f: (f(x), None), jnp.ones(2), [Point(jnp.ones(2), 1), Point(jnp.ones(2), 1)]),
+        lambda: unchecked(tk.filter_scan)(lambda x, f: (f(x), None), jnp.ones(2), [Point(jnp.ones(2), 1)] * 2),
         TypeError,
         "treekit.tree_stack(xs)",
     ),
     "a layer for the function of a scan": Mistake(
-        lambda: tk.filter_scan(eqx.nn.Linear(2, 2, key=jax.random.key(0)), jnp.ones(2), jnp.ones((3, 2))),
+        lambda: unchecked(tk.filter_scan)(eqx.nn.Linear(2, 2, key=jax.random.key(0)), jnp.ones(2), jnp.ones((3, 2))),
         TypeError,
         "lambda x, layer",
     ),

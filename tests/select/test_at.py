@@ -168,9 +168,10 @@ def test_both_trees_own_their_containers() -> None:
 
 @pytest.mark.parametrize("options", [{"replace": None}, {"replace_fn": None}])
 def test_the_result_owns_the_containers_of_a_replacement(options: Any) -> None:
-    new = [1, {"a": (Point([2], 3),)}]
-    given = {"replace": new, "replace_fn": lambda _: new}
-    out: Any = tk.tree_at("b", {"b": 0}, **{name: given[name] for name in options})
+    new: list[Any] = [1, {"a": (Point([2], 3),)}]
+    given: Any = {"replace": new, "replace_fn": lambda _: new}
+    tree: Any = {"b": 0}
+    out = tk.tree_at("b", tree, **{name: given[name] for name in options})
     out["b"].append(9)
     out["b"][1]["c"] = 9
     assert len(new) == 2 and [*new[1]] == ["a"]

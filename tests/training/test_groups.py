@@ -364,7 +364,7 @@ def test_masks_are_asked_about_the_whole_tree(o: Any, form: str) -> None:
     before = asked
     updates, _ = tx.update(params, state, params)
     assert form != "function" or asked == before + 1
-    by_row = {**head, ~tk.path_mask("**.w"): {"weight_decay": 0.0, "name": "rest"}}
+    by_row: Any = {**head, ~tk.path_mask("**.w"): {"weight_decay": 0.0, "name": "rest"}}
     tx = param_groups(tko.nadamw, by_row, 0.1, weight_decay=0.5)
     expected, _ = tx.update(params, tx.init(params), params)
     cases.assert_close(updates, expected)

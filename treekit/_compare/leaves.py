@@ -142,14 +142,16 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterat
             a_mask, b_mask = np.ma.getmaskarray(a), np.ma.getmaskarray(b)
             if (unlike := a_mask != b_mask).any():
                 where, i = _place(unlike), unlike.argmax()
-                texts = ["masked" if mask.flat[i] else str(z.flat[i]) for mask, z in ((a_mask, x), (b_mask, y))]
-                yield LeafDifference("value", *(text + where for text in texts))
+                left, right = (
+                    f"{'masked' if mask.flat[i] else z.flat[i]}{where}" for mask, z in ((a_mask, x), (b_mask, y))
+                )
+                yield LeafDifference("value", left, right)
                 return
             differ &= ~a_mask
         if differ.any():
-            left, right = x[differ], y[differ]
-            texts = [text + _place(differ) for text in _describe_first(left[0], right[0])]
-            yield LeafDifference("value", *texts, *_largest_distances(left, right, dtype_of(a)))
+            ours, theirs = x[differ], y[differ]
+            left, right = (text + _place(differ) for text in _describe_first(ours[0], theirs[0]))
+            yield LeafDifference("value", left, right, *_largest_distances(ours, theirs, dtype_of(a)))
 
 
 def _is_readable(x: PyTree) -> bool:

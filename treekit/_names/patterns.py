@@ -101,8 +101,8 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     takes the dot at its end; the name gets one. In "a.x.y.bc", the wildcards of `a.**.b*` take "x.y." and "c", and the
     spans are (2, 6) and (7, 8).
     """
-    if start := _start_of(glob):
-        return [(len(start), len(name) + 1)]
+    if prefix := _start_of(glob):
+        return [(len(prefix), len(name) + 1)]
     # In the example, `*b.**.a` in "cb.y.x.a.", whose groups are "c" at (0, 1), and "y.x." at (3, 7).
     backwards = _with_dot(name[::-1])
     match = _regex_of(glob[::-1]).fullmatch(backwards)

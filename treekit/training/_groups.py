@@ -36,7 +36,7 @@ _USE_PARTITION = "Use optax.partition, with an optimizer for each group"
 
 def param_groups(
     factory: Callable[..., TransformationLike],
-    table: Mapping[Any, Mapping[str, object] | None],
+    table: Mapping[Any, Any],
     /,
     *args: object,
     leafwise: bool = False,

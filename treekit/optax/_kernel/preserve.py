@@ -70,7 +70,8 @@ def keep_updates(updates: Updates, params: Params, new_updates: Updates) -> Any:
 
 def check_shapes_of_updates(updates: Updates, params: Params, new_updates: Updates) -> None:
     """Raise a ValueError if the shape of an update does not fit its param; inside, it may have that of its gradient."""
-    likes = jtu.tree_leaves(updates if params is None else params)
+    grads = jtu.tree_leaves(updates)
+    likes = grads if params is None else jtu.tree_leaves(params)
     news = flatten_up_to(jtu.tree_structure(updates), new_updates)
     for i, (have, want) in enumerate(zip(_shapes(news), _shapes(likes), strict=True)):
         if news[i] is not None and have != want and not can_be_broadcast(have, want):

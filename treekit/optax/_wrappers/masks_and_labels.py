@@ -99,7 +99,7 @@ class MaskFunction:
             if jtu.tree_leaves(part):
                 raise TypeError(
                     f"{self._name} must have bools at its leaves; at {path_text(fitted.path(i))} it has {short(leaf)}. "
-                    "To select by key path, use treekit.path_mask; in jit, make a mask from shapes and dtypes, not traced"
+                    "To select by key path, use treekit.path_mask. In jit, make a mask of shapes and dtypes"
                 )
             return part
 
