@@ -7,6 +7,7 @@ import optax
 
 from treekit._base.dtype import cast_like, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped, varying_axes
+from treekit._base.predicates import is_narrow
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
@@ -148,6 +149,16 @@ def _run_conditionally(
     return at_boundary(Core(init, update))
 
 
+def _as_written(x: Any) -> Any:
+    """Return an update of a branch in less than 32 bits so that it is written in these.
+
+    On TPUs, XLA would move into the branches what reads it: a cast of `apply_updates`, so that 32 bits are written (JAX
+    0.10.2, tests/accelerators/test_wrappers.py). Each has a barrier of its own: what one returns for several arrays
+    differs between the devices of a `shard_map` if one of them does.
+    """
+    return lax.optimization_barrier(x) if is_narrow(x) else x
+
+
 def _same(x: object, _: object) -> Any:
     return x
 
@@ -216,7 +227,6 @@ def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[.
             return others(traced.like[0]), state
 
         new_updates, new_state = lax.cond(flag, run_traced, skip, state, consts)
-        # XLA would compute what reads the updates in the branches: `apply_updates` in f32, which writes them in f32.
-        return lax.optimization_barrier(new_updates), new_state
+        return jtu.tree_map(_as_written, new_updates), new_state
 
     return update_if
