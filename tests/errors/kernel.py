@@ -81,6 +81,10 @@ MISTAKES: dict[str, Mistake] = {
     "numbers for each leaf": Mistake(lambda: OPTAX.adamw(1e-3, weight_decay={"w": 0.1}), TypeError, "param_groups"),
     "an optimizer for a number": Mistake(lambda: OPTAX.clip_by_global_norm(ADAM), TypeError, "optax.chain"),
     "None for a number": Mistake(lambda: OPTAX.adam(1e-3, None), TypeError, "b1 of adam"),
+    "NaN for a rate": Mistake(lambda: tko.sgd(float("nan")), TypeError, "learning_rate of sgd"),
+    "half a step": Mistake(
+        lambda: unchecked(OPTAX.lbfgs)(memory_size=2.5), TypeError, "memory_size of lbfgs must be an int"
+    ),
     "True for a number": Mistake(lambda: OPTAX.sgd(0.1, True), TypeError, "momentum of sgd"),
     "a list for a rate that is injected": Mistake(
         lambda: OPTAX.inject_hyperparams(optax.adam)([0.1]), TypeError, "learning_rate of adam"

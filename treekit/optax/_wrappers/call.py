@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import optax
 
-from treekit._base.dtype import dtype_of, stands_for_array
-from treekit._base.jax import jtu
+from treekit._base.dtype import dtype_of, issubdtype, stands_for_array
+from treekit._base.jax import jnp, jtu
 from treekit._base.states import is_of_optax
 from treekit._base.types import Params
 from treekit._text.describe import describe_value
@@ -99,9 +99,14 @@ def check_numbers(call: Call, *, schedules: bool) -> None:
     for key, x in call.arguments.items():
         parameter = call.parameters[key]
         may_be_schedule = schedules or parameter.role == "schedule"
-        is_right = _is_number(x) or (x is None and parameter.may_be_none) or (may_be_schedule and callable(x))
+        is_right = (
+            (_is_number(x) and (not parameter.takes_only_ints or _is_int(x)))
+            or (x is None and parameter.may_be_none)
+            or (may_be_schedule and callable(x))
+        )
         if parameter.is_numeric and not is_right:
-            kind = "a number or a schedule" if may_be_schedule else "a number"
+            kind = "an int" if parameter.takes_only_ints else "a number"
+            kind += " or a schedule" * may_be_schedule
             raise TypeError(f"{key} of {call.name} must be {kind}, found {describe_value(x)}{_advice(call, x)}")
 
 
@@ -111,8 +116,14 @@ def check_numbers_of(factory: Callable[..., Any], *args: object) -> None:
 
 
 def _is_number(x: object) -> bool:
-    """Whether `x` is a number or an array, or stands for one; a bool of Python is not."""
-    return not isinstance(x, (bool, np.bool_)) and (dtype_of(x) is not None or stands_for_array(x))
+    """Whether `x` is a number or an array, or stands for one; a bool of Python and NaN are not."""
+    is_nan = isinstance(x, float) and x != x
+    return not is_nan and not isinstance(x, (bool, np.bool_)) and (dtype_of(x) is not None or stands_for_array(x))
+
+
+def _is_int(x: object) -> bool:
+    """Whether `x` is an integer, or a float that may stand for one: 1e3, or infinity."""
+    return issubdtype(dtype_of(x), jnp.integer) or (isinstance(x, float) and (x.is_integer() or np.isinf(x)))
 
 
 def _advice(call: Call, x: Any) -> str:
