@@ -24,6 +24,8 @@ from treekit._compare.exact import exact_key
 from treekit._text.describe import describe, describe_types, describe_values
 
 _unravel_index: Any = np.unravel_index
+_mask_of: Any = np.ma.getmaskarray
+_MASKED: Any = np.ma.MaskedArray
 _ARRAYS: Any = (jax.Array, np.ndarray)
 _ABSTRACT: Any = (Tracer, jax.ShapeDtypeStruct)
 _PLAIN = (float, int, bool, str, complex)
@@ -75,7 +77,7 @@ def plainly_equal(a: PyTree, b: PyTree) -> bool:
         return True
     if type(a) is not type(b):
         return False
-    if isinstance(a, OF_NUMPY) and not isinstance(a, np.ma.MaskedArray):
+    if isinstance(a, OF_NUMPY) and not isinstance(a, _MASKED):
         return a.dtype == b.dtype and a.dtype.kind in "biufc" and a.shape == b.shape and bool((a == b).all())
     return type(a) in _PLAIN and bool(a == b)
 
@@ -138,8 +140,8 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterat
     else:
         x, y = _values(a, b)
         differ = _which_differ(x, y, rtol, atol)
-        if isinstance(a, np.ma.MaskedArray) or isinstance(b, np.ma.MaskedArray):
-            a_mask, b_mask = np.ma.getmaskarray(a), np.ma.getmaskarray(b)
+        if isinstance(a, _MASKED) or isinstance(b, _MASKED):
+            a_mask, b_mask = map(_mask_of, (a, b))
             if (unlike := a_mask != b_mask).any():
                 where, i = _place(unlike), unlike.argmax()
                 left, right = (

@@ -164,7 +164,7 @@ def graft(
 def _check_no_objects(old: PyTree, lacking: set[str]) -> None:
     """Raise a TypeError if the value that a new leaf lacks is in an array of Python objects, which has no numbers."""
     for name, x in flatten_with_names(old):
-        if name in lacking and isinstance(x, np.ndarray) and x.dtype == object:
+        if name in lacking and type(x) is np.ndarray and x.dtype == object:
             raise TypeError(
                 f"{name} of the old tree is an array of Python objects: make it one of numbers, numpy.asarray(x, float)"
             )

@@ -111,7 +111,8 @@ def _with_own_containers(x: Any) -> Any:
     """Return a replacement that shares no dict or list with the caller's."""
     if type(x) not in _CONTAINERS:
         return x
-    return jtu.tree_map(lambda y: y, x, is_leaf=lambda y: type(y) not in _CONTAINERS)
+    leaves, treedef = jtu.tree_flatten(x, is_leaf=lambda y: type(y) not in _CONTAINERS)
+    return treedef.unflatten(leaves)
 
 
 _CONTAINERS = frozenset({dict, list, tuple, OrderedDict, defaultdict})

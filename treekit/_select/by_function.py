@@ -49,10 +49,12 @@ class ByFunction(Selection):
         is_returned = functools.partial(operator.is_, returned)
         self._parts, self._treedef = jtu.tree_flatten(self._marked, is_leaf=is_returned)
         self.is_one = any(map(is_returned, self._parts))
+        several: Any = returned
         if not (self.is_one or isinstance(returned, Iterable)):
             raise self._not_a_node(returned)
         # The marked nodes are kept, since an id may be used again otherwise.
-        self._marked_nodes, self.nodes = ([returned], [original]) if self.is_one else (list(returned), list(original))
+        self._marked_nodes: list[Any] = [returned] if self.is_one else list(several)
+        self.nodes = [original] if self.is_one else list(original)
         self.nodes_of_item = [[i] for i in range(len(self.nodes))]
         self._position = {id(node): i for i, node in enumerate(self._marked_nodes)}
         if not self.is_one:

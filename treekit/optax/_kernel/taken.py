@@ -85,6 +85,6 @@ def _parts(x: Any) -> Iterator[Any]:
         if x.__qualname__ != "with_extra_args_support.<locals>.update":
             yield from (cell.cell_contents for cell in x.__closure__ or ())
     elif is_of_optax(type(x)):
-        yield from vars(x).values()
+        yield from getattr(x, "__dict__", {}).values()
     elif hasattr(x, "update"):  # a stateful schedule
         yield x.update

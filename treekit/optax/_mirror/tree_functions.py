@@ -89,7 +89,7 @@ def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
             return kept
 
         bound.arguments = OrderedDict((name, x if name == "shape" else parameters(x)) for name, x in given.items())
-        result = f(*bound.args, **bound.kwargs)
+        result: Any = f(*bound.args, **bound.kwargs)
         structure = jtu.tree_structure(result)
         return next((combine(result, others) for kept, others in left_out if kept == structure), result)
 

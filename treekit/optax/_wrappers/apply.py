@@ -84,8 +84,11 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
     return dtype_preserving_tree_map(apply, params, updates, own_bits, is_leaf=is_none, casting="unsafe")
 
 
-# Of one number; `full_like` is all that JAX has for a weak type.
-_weakened: Any = jnp.vectorize(lambda x: lax.full_like(1.0, x))
+def _weak_number(x: Any) -> Any:
+    return lax.full_like(1.0, x)  # all that JAX has for a weak type
+
+
+_weakened: Any = jnp.vectorize(_weak_number)
 
 
 def _check_can_be_updated(params: Params, updates: list[Any]) -> None:

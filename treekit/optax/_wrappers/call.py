@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +124,7 @@ def _is_number(x: object) -> bool:
 
 def _is_int(x: object) -> bool:
     """Whether `x` is an integer, or a float that may stand for one: 1e3, or infinity."""
-    return issubdtype(dtype_of(x), jnp.integer) or (isinstance(x, float) and (x.is_integer() or np.isinf(x)))
+    return issubdtype(dtype_of(x), jnp.integer) or (isinstance(x, float) and (x.is_integer() or math.isinf(x)))
 
 
 def _advice(call: Call, x: Any) -> str:
