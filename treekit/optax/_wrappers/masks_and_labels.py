@@ -69,8 +69,9 @@ def _answers(fitted: FittedSpec) -> list[Any]:
 
 def _differ(x: Any, y: Any) -> bool:
     """Whether two values of a spec differ: bools, labels, rates; of functions and traced values this is not known."""
-    is_known = not (callable(x) or is_traced(x) or is_traced(y))
-    return is_known and not np.array_equal(x, y)
+    if callable(x) or is_traced(x) or is_traced(y):
+        return False
+    return not np.array_equal(x, y)
 
 
 class MaskFunction:
