@@ -147,6 +147,13 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     optax.chain(
         optax.sgd(0.1), training.scale_by_tree({"weight": 0.1, "bias": 1}), training.scale_by_tree(lambda params: 0.5)
     )
+    by_pattern = {"**.bias": {"weight_decay": 0.0}, "head.**": None}
+    grouped = training.param_groups(optax.adamw, by_pattern, 1e-3, weight_decay=0.1)
+    assert_type(grouped, GradientTransformation[schedules.InjectStatefulHyperparamsState])
+    twice = training.times(optax.constant_schedule(2.0))
+    training.param_groups(optax.adamw, {("embed", Dense): {"learning_rate": twice}, "head.**": {"b1": 0.5}}, 1e-3)
+    small = tk.leaf_mask(lambda x: x.ndim < 2)
+    training.param_groups(optax.adamw, {small: {"mu_dtype": "float32", "name": "small"}, "head.**": None}, 1e-3)
     optax.named_chain(("clip", optax.clip(1.0)), ("steps", optax.MultiSteps(tx, 2)))
     masked = optax.masked(tx, True)
     assert_type(masked.update(model, masked.init(model), model, value=1.0), tuple[Dense, optax.MaskedState])

@@ -73,7 +73,7 @@ def param_groups(
             `update` if a row selects no parameter, or one of its options decides about none; by `init` if the option of
             a row adds something to the state.
         TypeError: a row sets an option, and `factory` computes with all parameters together, as `prodigy` does, or may
-            do so; `factory` does not take the defaults; the table or a row is not a dict; a key is none of the above;
+            do so; `factory` does not take the defaults; the table or a row is not a dict; a key is something else;
             or an option with `times` has no default that is a number or a schedule. Raised by `init` if groups cannot
             share what the state has for all parameters.
 
