@@ -152,7 +152,8 @@ def _row(key: Any, options: Any, call: Call) -> Row:
                 f"{nearest(str(option), list(known))}"
             )
     if call.is_of_optax:
-        check_numbers(dataclasses.replace(call, arguments=own), schedules=True)
+        alone = {option: x for option, x in own.items() if not isinstance(x, Times)}
+        check_numbers(dataclasses.replace(call, arguments=alone), schedules=True)
     return Row(text, name, mask, own, options is None)
 
 
