@@ -187,7 +187,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: grouped({"w": {"mu_dtype": training.times(2)}}), TypeError, "mu_dtype"
     ),
     "times of a string": Mistake(lambda: unchecked(training.times)("2"), TypeError, "'2'"),
-    "times as a default": Mistake(lambda: grouped({}, training.times(2)), TypeError, "learning_rate"),
+    "times as a default": Mistake(lambda: grouped({}, training.times(2)), TypeError, "the rows of the table"),
     "an option that is a string": Mistake(lambda: grouped({"w": {"learning_rate": "0.1"}}), TypeError, "learning_rate"),
     "a row that selects nothing": Mistake(lambda: grouped({"x.**": None}), ValueError, "'x.**'"),
     "an option that earlier rows decide": Mistake(

@@ -96,13 +96,14 @@ def param_groups(
             "param_groups takes a function of options, and the options: param_groups(optax.adamw, table, 1e-3), found "
             f"{describe_value(factory)}"
         )
+    for x in (*args, *defaults.values()):
+        if isinstance(x, Times):
+            raise TypeError(f"{x!r} is relative to a default, so it is for the rows of the table, and is not a default")
     call = call_of(factory, args, defaults)
     rows = rows_of(table, call)
     if any(row.options for row in rows):
         check_leafwise(call, leafwise)
     given: dict[str, Any] = {**call.arguments, **call.gathered}
-    if wrong := [option for option, x in given.items() if isinstance(x, Times)]:
-        raise TypeError(f"times is for the rows of the table, and {wrong[0]} is a default")
     option_of = dict(zip(given, given, strict=True))
     for row in rows:
         for option, x in row.options.items():
