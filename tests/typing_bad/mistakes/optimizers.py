@@ -35,7 +35,7 @@ def wrappers(model: Model) -> None:
     optax.inject_hyperparams(optax.adam(1e-3))  # pyright
     optax.inject_hyperparams(optax.adam)(learning_rat=1e-3)  # neither: any argument may be a schedule instead
     training.params_ema("0.99")  # both
-    training.param_groups(optax.adamw, {"head.**": 0.1}, 1e-3)  # both
+    training.param_groups(optax.adamw, {"head.**": 0.1}, 1e-3)  # neither: rows in a variable may have any types
     training.param_groups(optax.adamw(1e-3), {"head.**": None})  # pyright
     training.times("2")  # both
     optax.monitor({"norm": "norm"})  # pyright
