@@ -3,7 +3,7 @@
 - `decorator`: `node` and `field`; `register`: the same for a class that exists; `factory`: is what it makes sound?
 - `allowed`: may a class be a node?
 - `create`: what runs when an instance is created, once? `copy_arguments`: which of its arguments are copied first?
-  `captured`: which instances do its functions capture?
+  `captured`: which instances do its functions capture? `creation`: what do its fields say of it?
 - `pickling`: how is an instance copied and pickled, without its code?
 - `layout`: how is an instance flattened, and rebuilt without its code?
 - `static`: which values may be static, and how are equal ones shared?

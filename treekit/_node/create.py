@@ -12,7 +12,8 @@ from treekit._base.layouts import layout_of
 from treekit._node.allowed import undeclared
 from treekit._node.captured import check_captured
 from treekit._node.copy_arguments import copy_arguments
-from treekit._node.layout import Creation, Layout
+from treekit._node.creation import Creation
+from treekit._node.layout import Layout
 from treekit._node.pickling import PICKLING, copies_in_its_own_way
 from treekit._node.static import STATIC
 from treekit._text.describe import describe_function

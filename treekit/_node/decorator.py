@@ -13,7 +13,8 @@ from treekit._base.layouts import TRAINABLE, layout_of
 from treekit._base.tree import children_or_none, is_mapping
 from treekit._node.allowed import check_fields, check_free, check_names
 from treekit._node.create import node_methods
-from treekit._node.layout import COPY, Creation, register, rollback_on_error
+from treekit._node.creation import COPY, Creation
+from treekit._node.layout import register, rollback_on_error
 from treekit._node.replace import replace
 from treekit._node.static import reachable
 from treekit._text.describe import check_bool
