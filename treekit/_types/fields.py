@@ -1,5 +1,6 @@
 """`check_types`: check the fields of nodes against the annotations of their classes."""
 
+import functools
 import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -173,40 +174,50 @@ def fit(x: Any, hint: Any, memo: Memo) -> Memo | Mismatch:
     if hint is Any or hint is object:
         return memo
     if is_jaxtyping(hint):
-        leaf, structure = pytree_parts(hint) or (None, None)
-        if leaf is None or structure is not None:  # with a structure, the shape of a leaf may depend on its place
-            numbers = isinstance(leaf, type) and NUMBERS.get(leaf)
-            return bind(x, pytree_of(_union[numbers], structure) if numbers else hint, memo) or mismatch
-        leaves = jtu.tree_flatten_with_path(x, is_leaf=lambda y: not isinstance(fit(y, leaf, memo), Mismatch))[0]
-        return _fit_parts([(f".{path_name(path)}" if path else "", y, leaf) for path, y in leaves], mismatch)
+        return _fit_arrays(x, hint, mismatch)
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return _fit_union(x, hint, mismatch)
     if isinstance(hint, type) and hint in NUMBERS:
         return memo if isinstance(x, NUMBERS[hint]) else mismatch
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        inside: list[Mismatch] = []  # of the containers that `x` is an instance of
-        for each in args:
-            after = fit(x, each, memo)
-            if not isinstance(after, Mismatch):
-                return after
-            if get_args(each) and _is_instance(x, get_origin(each)):
-                inside.append(after)
-        return inside[0] if len(inside) == 1 else mismatch
-    if origin is tuple and not args:  # tuple[()]
-        return memo if isinstance(x, tuple) and not x else mismatch
     if origin is Literal:
-        return memo if any(type(x) is type(value) and x == value for value in args) else mismatch
+        return memo if any(type(x) is type(value) and x == value for value in get_args(hint)) else mismatch
     if origin is type:
-        members = get_args(args[0]) if args and get_origin(args[0]) in (Union, UnionType) else args
-        right = isinstance(x, type) and any(_is_subclass(x, get_origin(each) or each) for each in members or [object])
-        return memo if right else mismatch
+        return memo if isinstance(x, type) and _is_type(x, get_args(hint)) else mismatch
     if isinstance(origin or hint, type):
         items = _items(x, hint) if _is_instance(x, origin or hint) else None
         return mismatch if items is None else _fit_parts(items, mismatch)
-    if not hasattr(hint, "__value__"):
-        return memo
-    alias: Any = hint
-    after = fit(x, alias.__value__, memo)
-    return mismatch if isinstance(after, Mismatch) and not after.path else after  # an alias is shown by its name
+    if hasattr(hint, "__value__"):
+        after = fit(x, hint.__value__, memo)
+        return mismatch if isinstance(after, Mismatch) and not after.path else after  # an alias is shown by its name
+    return memo
+
+
+def _fit_arrays(x: Any, hint: Any, mismatch: Mismatch) -> Memo | Mismatch:
+    """Do the same as `fit` for an annotation of jaxtyping: of an array, or of a tree of them."""
+    leaf, structure = pytree_parts(hint) or (None, None)
+    if leaf is None or structure is not None:  # with a structure, the shape of a leaf may depend on its place
+        numbers = isinstance(leaf, type) and NUMBERS.get(leaf)
+        return bind(x, pytree_of(_union[numbers], structure) if numbers else hint, mismatch.bound) or mismatch
+    is_leaf = functools.partial(_fits, hint=leaf, memo=mismatch.bound)
+    leaves = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]
+    return _fit_parts([(f".{path_name(path)}" if path else "", y, leaf) for path, y in leaves], mismatch)
+
+
+def _fits(x: Any, hint: Any, memo: Memo) -> bool:
+    return not isinstance(fit(x, hint, memo), Mismatch)
+
+
+def _fit_union(x: Any, hint: Any, mismatch: Mismatch) -> Memo | Mismatch:
+    """Do the same as `fit` for a union; of a value in a container of one member, it names the part that is wrong."""
+    inside: list[Mismatch] = []
+    for each in get_args(hint):
+        after = fit(x, each, mismatch.bound)
+        if not isinstance(after, Mismatch):
+            return after
+        if get_args(each) and _is_instance(x, get_origin(each)):
+            inside.append(after)
+    return inside[0] if len(inside) == 1 else mismatch
 
 
 def _fit_parts(parts: Iterable[tuple[str, Any, Any]], whole: Mismatch) -> Memo | Mismatch:
@@ -218,6 +229,12 @@ def _fit_parts(parts: Iterable[tuple[str, Any, Any]], whole: Mismatch) -> Memo |
             return after._replace(path=path + after.path) if path else whole
         memo = after
     return memo
+
+
+def _is_type(x: type[Any], args: tuple[Any, ...]) -> bool:
+    """Whether a class is one of those that `type[...]`, which has these arguments, says."""
+    members = get_args(args[0]) if args and get_origin(args[0]) in (Union, UnionType) else args
+    return any(_is_subclass(x, get_origin(each) or each) for each in members or [object])
 
 
 def _is_subclass(x: type[Any], hint: Any) -> bool:
@@ -237,6 +254,8 @@ def _is_instance(x: object, cls: Any) -> bool:
 def _items(x: Any, hint: Any) -> list[tuple[str, Any, Any]] | None:
     """Return the items of a container, each with its key path and its hint; None for a tuple of another length."""
     origin, args = get_origin(hint), get_args(hint)
+    if origin is tuple and not args:  # tuple[()]
+        return None if x else []
     if not args or origin.__module__ not in ("builtins", "collections", "collections.abc"):
         return []
     if origin is tuple:
