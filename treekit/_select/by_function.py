@@ -59,7 +59,8 @@ class ByFunction(Selection):
         self._position = {id(node): i for i, node in enumerate(self._marked_nodes)}
         if not self.is_one:
             self._parts, self._treedef = jtu.tree_flatten(self._marked, is_leaf=self._is_selected)
-        self._places = [i for i, x in enumerate(self._parts) if self._is_selected(x)]
+        position = self._position
+        self._places = [i for i, x in enumerate(self._parts) if id(x) in position]
         self._check_places()
         if any(map(is_none, self._marked_nodes)):
             self._check_none(where)

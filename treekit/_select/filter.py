@@ -150,8 +150,9 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
             f"treekit.path_mask({filter_spec.__name__})"
         )
     specs, prefix = jtu.tree_flatten(filter_spec)
+    is_one = jtu.all_leaves([filter_spec])
     try:
-        subtrees = flatten_up_to(prefix, tree)
+        subtrees = [tree] if is_one else flatten_up_to(prefix, tree)
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _decide(filter_spec.__call__, tree, is_leaf)
@@ -166,8 +167,11 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
                 f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}{hint}"
             )
     parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]
-    whole = [part_def.unflatten(range(len(leaves))) for leaves, part_def in parts]
-    treedef = parts[0][1] if jtu.all_leaves([filter_spec]) else jtu.tree_structure(prefix.unflatten(whole))
+    if is_one:
+        ((_, treedef),) = parts
+    else:
+        whole = [part_def.unflatten(range(len(leaves))) for leaves, part_def in parts]
+        treedef = jtu.tree_structure(prefix.unflatten(whole))
     all_leaves = [x for leaves, _ in parts for x in leaves]
     keep: list[bool] = []
     for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True):
