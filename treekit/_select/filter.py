@@ -181,7 +181,8 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
                 check_answer(x, start + i, all_leaves, treedef) for i, x in enumerate(spec.of_leaves(part, is_leaf))
             ]
         elif callable(spec):
-            keep += [ask("filter_spec", spec, start + i, all_leaves, treedef) for i in range(len(leaves))]
+            predicate: Any = spec
+            keep += [ask("filter_spec", predicate, start + i, all_leaves, treedef) for i in range(len(leaves))]
         else:
             keep += [bool(spec)] * len(leaves)
     return keep, all_leaves, treedef

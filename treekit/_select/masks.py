@@ -59,10 +59,10 @@ class MaskSpec(TreeSpec):
         return [x is True for x in self._answers(tree, is_leaf)]
 
     def __or__(self, other: "MaskSpec") -> "MaskSpec":
-        return Combined("|", (self, other)) if isinstance(other, MaskSpec) else NotImplemented
+        return _combine("|", self, other)
 
     def __and__(self, other: "MaskSpec") -> "MaskSpec":
-        return Combined("&", (self, other)) if isinstance(other, MaskSpec) else NotImplemented
+        return _combine("&", self, other)
 
     def __invert__(self) -> "MaskSpec":
         return Inverse(self)
@@ -74,6 +74,10 @@ class MaskSpec(TreeSpec):
                 "(mask | other) & ~(mask & other)"
             )
         return NotImplemented
+
+
+def _combine(operator: str, mask: MaskSpec, other: object) -> Any:
+    return Combined(operator, (mask, other)) if isinstance(other, MaskSpec) else NotImplemented
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

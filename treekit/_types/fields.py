@@ -188,7 +188,8 @@ def fit(x: Any, hint: Any, memo: Memo) -> Memo | Mismatch:
         items = _items(x, hint) if _is_instance(x, origin or hint) else None
         return mismatch if items is None else _fit_parts(items, mismatch)
     if hasattr(hint, "__value__"):
-        after = fit(x, hint.__value__, memo)
+        alias: Any = hint
+        after = fit(x, alias.__value__, memo)
         return mismatch if isinstance(after, Mismatch) and not after.path else after  # an alias is shown by its name
     return memo
 
