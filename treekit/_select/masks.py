@@ -76,7 +76,7 @@ class MaskSpec(TreeSpec):
         return NotImplemented
 
 
-def _combine(operator: str, mask: MaskSpec, other: object) -> Any:
+def _combine(operator: str, mask: MaskSpec, other: object) -> MaskSpec:
     return Combined(operator, (mask, other)) if isinstance(other, MaskSpec) else NotImplemented
 
 
