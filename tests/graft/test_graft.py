@@ -280,12 +280,13 @@ def test_nothing_is_copied_under_jit() -> None:
 
 
 PAIR = {"a": [1.0, 2.0], "b": [3.0, 4.0]}
+INTS = {"a": [1, 2], "b": [3, 4]}
 
 
 # The new and the old tree, `rename`, and what the new one gets. The first pattern that matches moves a leaf.
 RENAMED: dict[str, tuple[Any, Any, dict[str, str], Any]] = {
     "two swapped": (PAIR, PAIR, {"a.**": "b.**", "b.**": "a.**"}, {"a": [3.0, 4.0], "b": [1.0, 2.0]}),
-    "one displaced": ({"a": [1, 2], "b": [3, 4]},) * 2 + ({"a.0": "a.0", "a.*": "b.*"}, {"a": [1, 0], "b": [3, 2]}),
+    "one displaced": (INTS, INTS, {"a.0": "a.0", "a.*": "b.*"}, {"a": [1, 0], "b": [3, 2]}),
     "names that begin with others": ({"x": 0, "x.y": 0}, {"x": 1, "x.y": 2}, {}, {"x": 1, "x.y": 2}),
     "a part of a part": ({"l_0": 0, "l_1": 0}, {"b0": 1, "b1": 2}, {"b*": "l_*"}, {"l_0": 1, "l_1": 2}),
     "below a key": ({"params": {"a": {"b": 0}}}, {"a": {"b": 1}}, {"**": "params.**"}, {"params": {"a": {"b": 1}}}),

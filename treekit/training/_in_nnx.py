@@ -1,6 +1,6 @@
 """`in_nnx`: an optimizer for `flax.nnx.Optimizer`, which rounds params of less than 32 bits stochastically."""
 
-from typing import Any
+from typing import Any, cast
 
 import optax
 
@@ -12,6 +12,7 @@ from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates
 from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.transformation import GradientTransformation
 from treekit.optax._wrappers.apply import apply_updates
 from treekit.optax._wrappers.multi_steps import MultiSteps
 
@@ -40,7 +41,8 @@ def in_nnx(optimizer: TransformationLike) -> optax.GradientTransformationExtraAr
     >>> bool((plain.apply_updates(params, updates)["w"] != 1).any())
     True
     """
-    tx = optimizer.gradient_transformation() if isinstance(optimizer, MultiSteps) else at_boundary(optimizer)
+    is_multi_steps, given = isinstance(optimizer, MultiSteps), cast(Any, optimizer)
+    tx: GradientTransformation[Any] = given.gradient_transformation() if is_multi_steps else at_boundary(given)
 
     def update(
         updates: Updates, state: OptState, params: Params = None, *, key: Key | None = None, **extra_args: Any

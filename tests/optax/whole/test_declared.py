@@ -118,6 +118,7 @@ def test_a_nan_in_its_gradient_skips_no_step() -> None:
         tko.MultiSteps(tko.sgd(1.0), 1, should_skip_update_fn=optax.skip_not_finite),
         tko.chain(tko.monitor({"norm": tko.tree.norm}), tko.clip_by_global_norm(2.0), tko.sgd(1.0)),
     )
+    state: Any = None
     for tx in optimizers:
         updates, state = tx.update(grads, tx.init(params), params)
         assert (updates["layer"].weight == -1).all()

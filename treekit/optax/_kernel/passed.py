@@ -39,7 +39,7 @@ class LeafGroup(NamedTuple):
 
     def is_of(self, tree: PyTree) -> bool:
         """Whether a tree inside is the list of the leaves, perhaps with holes."""
-        cls: type[Any] = type(tree)
+        cls: Any = tree.__class__  # to type checkers, `type(tree)` is partially unknown
         return cls is list and len(tree) == len(self.numbers)
 
 

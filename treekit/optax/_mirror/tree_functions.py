@@ -43,8 +43,12 @@ _REDUCTIONS: tuple[Callable[..., Any], ...] = (
 
 def is_on_trees(x: object) -> bool:
     """Whether `x` is one of these functions, or a partial of one, such as `optax.tree_utils.tree_l1_norm`."""
-    function = x.func if isinstance(x, functools.partial) else x
+    function = _without_partial(x)
     return any(function is known for known in ON_TREES)
+
+
+def _without_partial(x: object) -> object:
+    return x.func if isinstance(x, functools.partial) else x
 
 
 def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -62,7 +66,7 @@ def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
     """
 
     signature = inspect.signature(f)
-    counts_frozen = (f.func if isinstance(f, functools.partial) else f) not in _REDUCTIONS
+    counts_frozen = _without_partial(f) not in _REDUCTIONS
     as_leaf = as_array if f in (optax.tree.cast, optax.tree.random_like) else resolve_array
 
     @functools.wraps(f)
