@@ -127,7 +127,7 @@ def promoted_dtype(*leaves: object) -> Any:
     """Return the dtype to which JAX promotes these leaves: numbers, arrays, and objects for arrays.
 
     JAX refuses some small dtypes, so integers of less than 8 bits count as int8, and two floats of 8 bits become bf16;
-    one whose range is wider than that of f16, beside it, f32.
+    one whose range is wider than that of f16, next to it, f32.
     """
     dtypes: set[Any] = set(map(dtype_of, leaves))
     if None in dtypes:

@@ -26,7 +26,7 @@ class Layout:
         names: the names of its fields, in order.
         meta: the static fields.
         data: the other fields, which are children.
-        dropped: attributes that are no fields, and that an instance may have.
+        dropped: attributes that are not fields, and that an instance may have.
         slots: the `__slots__` of the class and its bases.
         creation: how instances of a class made by `@node` are created; None for `register_node`.
         remembers: whether instances cache their static part, which only frozen ones can.

@@ -7,7 +7,7 @@
 | such a number in an instance of another class | it is a setting: only if the tree has no such array |
 | any other | no |
 
-Programs of ten lines begin with `{"w": 0.0}`, and constraints have multipliers `(1.0, 1.0)` beside arrays.
+Programs of ten lines begin with `{"w": 0.0}`, and constraints have multipliers `(1.0, 1.0)` next to arrays.
 """
 
 from collections.abc import Sequence

@@ -94,7 +94,7 @@ def check_numbers(call: Call, *, schedules: bool) -> None:
     """Raise a TypeError if an argument is not a number, and its parameter takes numbers only.
 
     Args:
-        call: a call of one of Optax's own factories, or of one in their place.
+        call: a call of one of Optax's own factories, or of one that treekit has instead.
         schedules: whether any number may be a schedule, as in `inject_hyperparams`.
     """
     for key, x in call.arguments.items():
@@ -128,7 +128,7 @@ def _is_int(x: object) -> bool:
 
 
 def _advice(call: Call, x: Any) -> str:
-    """Say what may be meant by an argument that is in the place of a number."""
+    """Say what may be meant by an argument that is given for a number."""
     if isinstance(x, optax.GradientTransformation):
         return ". To run one transformation after another, write optax.chain(first, second)"
     masks = [name for name, each in call.parameters.items() if each.role == "mask"]
