@@ -85,6 +85,11 @@ TREES: dict[str, tuple[Any, set[str]]] = {
     "a module of Flax": (Module(), {"chosen", "param", "pair.factor", "norm.scale", "norm.bias"}),
     "a module in a dict": ({"m": nnx.Linear(1, 1, rngs=nnx.Rngs(0)), "x": 1.0}, {"m.kernel", "m.bias", "x"}),
     "a state of Flax": (nnx.state(Module(), Buffer), {"own"}),
+    "numbers in variables": ({"p": nnx.Param(2.0), "w": ARRAY}, {"p", "w"}),
+    "numbers that JAX's transforms return": (
+        jax.vjp(lambda x: (x, x), {"w": ARRAY, "x": 1.0}, has_aux=True)[2],
+        {"w", "x"},
+    ),
 }
 
 

@@ -33,8 +33,9 @@ def dtype_of(x: object) -> Any:
             return dtype
         known = _native(dtype) if _is_known(dtype) else None
         return None if known is None else jax.dtypes.canonicalize_dtype(known, allow_extended_dtype=True)
-    if isinstance(x, (bool, int, float, complex)):
-        return jax.dtypes.canonicalize_dtype(type(x))
+    for kind in (bool, int, float, complex):  # the class of a number may inherit from one, as those of `jax.vjp` do
+        if isinstance(x, kind):
+            return jax.dtypes.canonicalize_dtype(kind)
     return None
 
 

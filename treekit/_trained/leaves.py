@@ -3,7 +3,7 @@
 | a leaf | can it be trained? |
 |---|---|
 | a floating-point or complex array, of JAX or of NumPy | yes |
-| a Python float or complex number to which only dicts, lists and tuples lead | yes, as in Optax |
+| a Python float or complex number to which only dicts, lists, tuples and variables of Flax lead | yes, as in Optax |
 | such a number in an instance of another class | it is a setting: only if the tree has no such array |
 | any other | no |
 
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from treekit._base.dtype import as_array, has_dtype
+from treekit._base.flax import is_nnx_module, is_variable
 from treekit._base.jax import is_ref, jtu
 from treekit._base.predicates import can_be_trained
 from treekit._base.tree import is_mapping
@@ -61,10 +62,14 @@ _NUMBERS = (float, complex)
 
 
 def _in_plain_containers(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
-    """Return for each leaf that is a number whether only dicts, lists and tuples lead to it; False for other leaves."""
+    """Return for each leaf that is a number whether only such nodes lead to it; False for other leaves.
+
+    In a module of Flax NNX, its variables decide (`declared`).
+    """
 
     def stops(x: object) -> bool:
-        return (is_leaf is not None and is_leaf(x)) or not (is_mapping(x) or isinstance(x, (list, tuple)))
+        is_plain = is_mapping(x) or isinstance(x, (list, tuple)) or is_variable(x) or is_nnx_module(x)
+        return (is_leaf is not None and is_leaf(x)) or not is_plain
 
     parts = jtu.tree_leaves(tree, is_leaf=stops)
     return [isinstance(part, _NUMBERS) for part in parts for _ in jtu.tree_leaves(part, is_leaf=is_leaf)]

@@ -12,6 +12,7 @@ from treekit._base.types import OptState, Params, PyTree, TransformationLike, Up
 from treekit._compare.diff import TreeDiff, tree_diff
 from treekit._names.key_path import flatten_with_distinct_names
 from treekit._show.shared import tree_shared
+from treekit._trained.leaves import which_are_trained
 
 STEPS = 4  # all with the same arguments, so traced once
 AFTER = 40  # steps within which a NaN must disappear from the state; longer than a round of accumulation
@@ -104,12 +105,12 @@ def split(tree: PyTree) -> tuple[list[Any], Callable[[list[Any]], Any]]:
 
 
 def default_gradients(params: Params) -> Any:
-    """Return gradients of one for inexact arrays and None for other leaves."""
-
-    def one(x: object) -> Any:
-        return jnp.ones_like(x) if is_inexact_array(x) else None
-
-    return jtu.tree_map(one, params)
+    """Return gradients of one for what is trained, and None for other leaves."""
+    leaves, treedef = jtu.tree_flatten(params)
+    trained = which_are_trained(params)
+    return treedef.unflatten(
+        jnp.ones_like(x) if is_trained else None for x, is_trained in zip(leaves, trained, strict=True)
+    )
 
 
 def rebuilt(tree: PyTree) -> Any:

@@ -94,6 +94,13 @@ def test_a_key_that_nothing_takes_raises(key: str, wrapper: str) -> None:
         jax.jit(functools.partial(step, tx))(rng=KEYS[key])
 
 
+@pytest.mark.parametrize("inject", [tko.inject_hyperparams, optax.inject_hyperparams])
+@pytest.mark.parametrize("kind", TAKE)
+def test_what_a_factory_of_your_own_makes_in_each_update_may_take_it(kind: str, inject: Any) -> None:
+    injected = inject(lambda rate: optax.chain(with_extra(TAKE[kind]), optax.sgd(rate)))(0.1)
+    step(tko.chain(injected), rng=KEYS["new"])
+
+
 def test_functions_inside_and_among_the_extra_arguments_take_keys() -> None:
     def loss(params: Any, rng: Any) -> Any:
         return jnp.sum(params["w"] ** 2 + params["b"] ** 2)

@@ -47,6 +47,8 @@ def _is_taken(name: str, roots: list[Any]) -> bool:
         if id(x) in seen or isinstance(x, (type, jax.Array)):  # a tracer has any attribute
             continue
         seen[id(x)] = x  # the object too, so that no other one gets its id
+        if _is_call_of_own_factory(x):
+            return True
         if callable(x) and not isinstance(x, functools.partial):
             parameters = _parameters(x)
             takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -54,6 +56,14 @@ def _is_taken(name: str, roots: list[Any]) -> bool:
                 return True
         todo += _parts(x)
     return False
+
+
+def _is_call_of_own_factory(x: Any) -> bool:
+    """Whether a factory that is called in each update is the user's: what that returns, and takes, is not known."""
+    if inspect.isfunction(x) and "inner_factory" in x.__code__.co_freevars:  # of Optax's inject_hyperparams
+        return not _is_ours(inspect.getclosurevars(x).nonlocals["inner_factory"])
+    is_call = is_of_optax(type(x)) and hasattr(x, "factory")  # a `Call`
+    return is_call and not x.is_of_optax and not _is_ours(x.factory)
 
 
 def _parameters(function: Any) -> Any:
