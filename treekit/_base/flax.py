@@ -52,6 +52,12 @@ def is_nnx_module(x: object) -> bool:
     return _has_base(x if isinstance(x, type) else type(x), "flax.nnx.", "Module")
 
 
+def is_bookkeeping(x: object) -> bool:
+    """Whether `x` is the child without leaves in which Flax NNX notes the trace of a module: `_pytree__state`."""
+    cls: Any = type(x)
+    return _has_base(cls, "flax.nnx.", "PytreeState")
+
+
 def is_nnx_state(x: object) -> bool:
     """Whether `x` is an `nnx.State` of Flax."""
     return type(x).__name__ == "State" and type(x).__module__.startswith("flax.nnx.")

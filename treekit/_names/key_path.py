@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from treekit._base.flax import is_variable
+from treekit._base.flax import is_bookkeeping, is_variable
 from treekit._base.jax import jtu, registry, untyped
 from treekit._base.types import IsLeaf, KeyPath, PyTree, PyTreeDef
 
@@ -98,7 +98,8 @@ def walk(tree: PyTree, is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
     todo = [("", tree)]
     while todo:  # not by recursion, since trees may be deeper than Python's limit for that
         start, node = todo.pop()
-        yield start[:-1], node
+        if not is_bookkeeping(node):
+            yield start[:-1], node
         todo += reversed([(start_below(start, text), child) for text, child in keyed_children(node, is_leaf)])
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from treekit._base.flax import is_variable
+from treekit._base.flax import is_bookkeeping, is_variable
 from treekit._base.jax import jtu
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.key_path import keyed_children, start_below
@@ -64,7 +64,7 @@ def walk_matched(
         instances = tuple([i for i, cls in wanted if isinstance(x, cls)]) if wanted else ()
         if instances:
             wanted, above = [each for each in wanted if each[0] not in instances], above + instances
-        if whole or matching or instances:
+        if (whole or matching or instances) and not is_bookkeeping(x):
             # A node whose children were not asked for has none here, and is not a leaf.
             is_end = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
             yield Found(name, place, x, is_end, matching, instances, above)
