@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jax.typing import DTypeLike
 
+from treekit._base.flax import values_of_variables
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, TransformationLike
@@ -143,9 +144,11 @@ class MultiSteps(Generic[StepsState], _Base):
                 f"has_updated takes the state of a MultiSteps, found one of type {type_name(state)}. In a chain or a "
                 "wrapper, pass the part of the state that is of the MultiSteps"
             )
+        # `nnx.Optimizer` keeps each array of a state in a variable, which does not compare as its value does.
+        mini_step, gradient_step = values_of_variables((state.mini_step, state.gradient_step))
+        weight = values_of_variables(state.weight_sum) if isinstance(state, WeightedMultiStepsState) else 1
         # A round whose weights are all 0 has ended without a step.
-        has_weight = state.weight_sum != 0 if isinstance(state, WeightedMultiStepsState) else True
-        updated: jax.Array = (state.mini_step == 0) & has_weight & (state.gradient_step > 0)
+        updated: jax.Array = (mini_step == 0) & (weight != 0) & (gradient_step > 0)
         return updated
 
     def _check_weight_is_taken(self, state: OptState, extra_args: Mapping[str, object]) -> None:
