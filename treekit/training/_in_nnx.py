@@ -29,7 +29,8 @@ def in_nnx(optimizer: TransformationLike) -> optax.GradientTransformationExtraAr
 
     Returns:
         A transformation of Optax with the state of `optimizer`. Its `update` takes `key`, a PRNG key, and rounds as
-        `training.apply_gradients(..., key=key)` does; use another one for each step.
+        `training.apply_gradients(..., key=key)` does; use another one for each step. Without it, params are rounded to
+        nearest.
 
     >>> import jax
     >>> import jax.numpy as jnp

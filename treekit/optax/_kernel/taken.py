@@ -29,7 +29,8 @@ def check_keys_are_taken(update: Callable[..., Any], extra: dict[str, Any]) -> N
         if leaves and all(map(is_prng_key, leaves)) and not _is_taken(name, [update, extra]):
             raise TypeError(
                 f"update received a PRNG key as {name!r}, and nothing in this optimizer takes an argument of that "
-                "name. To round params of 16 bits stochastically, pass key= to apply_gradients, or to apply_updates. "
+                "name. To round params of 16 bits stochastically, pass key= to apply_gradients, or to apply_updates; "
+                "in nnx.Optimizer, wrap the optimizer in training.in_nnx. "
                 f"A transformation of yours takes {name} as a keyword of its update, and is an "
                 "optax.GradientTransformationExtraArgs"
             )
