@@ -204,6 +204,7 @@ ASKING: dict[str, Callable[[Any], Any]] = {
     "mask by a class of variables": lambda net: set(tk.to_state_dict(tk.filter(net, tk.path_mask(Slow)))) == {"Slow"},
     "labels": lambda net: set(jax.tree.leaves(tk.path_labels({nnx.Linear: 1}, default=2)(net).layers)) == {1},
     "tree_find modules": lambda net: list(tk.tree_find(net, nnx.Linear)) == ["layers.0", "layers.1.layers.0"],
+    "tree_find children": lambda net: set(tk.tree_find(net, "layers.0.*")) == {"layers.0.kernel", "layers.0.bias"},
     "tree_find variables": lambda net: set(tk.tree_find(net, nnx.Param)) == PARAMS - {"Trained"} | {"Frozen"},
     "tree_at": lambda net: moved(net, tk.tree_at("layers.0.bias", net, replace_fn=jnp.ones_like)) == {"layers.0.bias"},
     "graft": lambda net: tk.tree_diff(tk.graft(Net(nnx.Rngs(1)), net)[0], net) == (),
@@ -300,6 +301,62 @@ def test_a_trained_variable_in_two_places_is_refused(cls: Any) -> None:
 def test_a_module_in_two_places_is_refused(twice: Any) -> None:
     with pytest.raises(TypeError, match=r"Param that is in 2 places"):
         tko.adam(0.1).init(twice(nnx.Linear(2, 2, rngs=nnx.Rngs(0))))
+
+
+class Sharing(nnx.Module):
+    """Two parts that are one object, or that are made with one `rngs`."""
+
+    def __init__(self, make_part: Callable[[Any], Any]) -> None:
+        rngs: Any = nnx.Rngs(0)
+        self.linear, self.a = nnx.Linear(2, 3, rngs=rngs), make_part(rngs)
+        self.b = self.a if isinstance(self.a, nnx.BatchNorm) else make_part(rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.b(self.a(self.linear(x)) * 2)
+
+
+class Noise(nnx.Module):
+    def __init__(self, rngs: Any) -> None:
+        self.rngs = rngs
+
+    def __call__(self, x: Any) -> Any:
+        return x + jax.random.normal(self.rngs(), x.shape)
+
+
+# A part, and whether what it has without training it is shared.
+PARTS: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "one rngs": (Noise, True),
+    "a fork of it": (lambda rngs: Noise(rngs.fork()), False),
+    "Dropout": (lambda rngs: nnx.Dropout(0.5, rngs=rngs), False),
+    "one BatchNorm": (lambda rngs: nnx.BatchNorm(3, use_scale=False, use_bias=False, rngs=rngs), True),
+}
+
+
+@needs("flax>=0.12")
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_shared_and_not_trained_becomes_two_in_a_step(part: str) -> None:
+    """As the guide warns; and what it says to write, a step with a state, keeps it one."""
+    make_part, is_shared = PARTS[part]
+    model, optimizer = Sharing(make_part), tko.sgd(0.1)
+
+    def places(model: Any) -> int:
+        parts = jax.tree.leaves((model.a, model.b), is_leaf=lambda x: isinstance(x, nnx.Variable))
+        return len(set(map(id, parts)))
+
+    grads, after = gradients(model)
+    after, _ = training.apply_gradients(optimizer, grads, optimizer.init(model), after)
+    assert places(after) == places(model) * (1 + is_shared)
+
+    graph, *states = nnx.split(model, nnx.Param, ...)
+    params, rest = states
+
+    def loss(params: Any) -> Any:
+        merged = nnx.merge(graph, params, rest, copy=True)
+        return jnp.sum(merged(X) ** 2), nnx.state(merged, nnx.Not(nnx.Param))
+
+    grads, rest = jax.grad(loss, has_aux=True)(params)
+    params, _ = training.apply_gradients(optimizer, grads, optimizer.init(params), params)
+    assert places(nnx.merge(graph, params, rest)) == places(model)
 
 
 def test_a_module_in_another_mode_is_told_so() -> None:
@@ -473,6 +530,19 @@ def test_in_nnx_takes_the_step_of_apply_gradients(wrap: Any) -> None:
         whole = training.apply_gradients(optimizer, params, state, params, key=key)
         assert cases.same_bits((optax.apply_updates(params, updates), after), whole)
         params, state = whole
+
+
+@pytest.mark.parametrize("weight", [{}, {"weight": 1.0}])
+def test_multi_steps_reads_its_state_in_nnx_optimizer(weight: Any) -> None:
+    optimizer: Any = tko.MultiSteps(tko.adam(0.1), 2, weighted=bool(weight))
+    model = make()
+    trainer: Any = nnx.Optimizer(model, optimizer, wrt=WRT)
+    ended = []
+    for _ in range(3):
+        grads = nnx.grad(lambda model: loss_of(model)[0], argnums=nnx.DiffState(0, WRT))(model)
+        trainer.update(model, grads, **weight)
+        ended.append(bool(optimizer.has_updated(trainer.opt_state)))
+    assert ended == [False, True, False]
 
 
 def test_in_nnx_gives_zeros_for_no_update() -> None:
