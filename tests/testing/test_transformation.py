@@ -118,7 +118,7 @@ OF_OPTAX = optax.MultiSteps(optax.chain(optax.zero_nans(), SGD), 3).gradient_tra
 
 SEEDED = {
     "init wants arrays alone": Fault("init takes the params", optax.adam(1e-3), {"w": jnp.ones(2), "f": jax.nn.relu}),
-    "params that reject None": Fault("the params can be rebuilt as gradients", optax.adam(1e-3), Doubles(1.0)),
+    "params that reject None": Fault("the params can be rebuilt as gradients", optax.adam(1e-3), Doubles(1)),
     "init changes the params": Fault(
         "init does not change the params", of(lambda p: p.update(x=1) or (), keep), dict(F32)
     ),
