@@ -175,9 +175,27 @@ MISTAKES: dict[str, Mistake] = {
     "a table that is a list": Mistake(lambda: grouped([("w", {})]), TypeError, "the table"),
     "a row for a number": Mistake(lambda: grouped({3: {}}), TypeError, "found 3"),
     "a row without a name": Mistake(lambda: grouped({tk.leaf_mask(lambda x: True): {"b1": 0.1}}), ValueError, "'name'"),
-    "two rows of one name": Mistake(
-        lambda: grouped({"w": {"b1": 0.1}, "**.w": {"b2": 0.1}}), ValueError, "the row 'w'"
+    "a name of a row that is a number": Mistake(
+        lambda: grouped({"w": {"b1": 0.1, "name": 1}}), ValueError, "an identifier, found 1"
     ),
+    "two rows of one name": Mistake(
+        lambda: grouped({"w": {"b1": 0.1}, "**.w": {"b2": 0.1}}), ValueError, "the rows 'w' and '**.w'"
+    ),
+    "a row for a function of the params": Mistake(
+        lambda: grouped({jax.tree.leaves: {"b1": 0.1}}), TypeError, "a mask of path_mask, leaf_mask or trainable"
+    ),
+    "None for an option of a row": Mistake(
+        lambda: grouped({"w": {"learning_rate": None}}), TypeError, "the row 'w': learning_rate"
+    ),
+    "an array for an option of a row": Mistake(
+        lambda: grouped({"w": {"learning_rate": jnp.ones(3)}}), TypeError, "w_learning_rate must be one number"
+    ),
+    "a mask in a table that selects nothing": Mistake(
+        lambda: grouped({tk.path_mask("w") & tk.leaf_mask(lambda x: x.ndim > 5): None}),
+        ValueError,
+        "selects no parameter",
+    ),
+    "a regular expression as a string": Mistake(lambda: grouped({"w|b": None}), ValueError, "re.compile"),
     "the name of a row that is an option with another": Mistake(
         lambda: grouped({"b": {"weight_decay": 0.0, "name": "adam"}}, factory=tko.contrib.muon),
         ValueError,

@@ -38,7 +38,7 @@ MATRIX: Any = jnp.ones((2, 2))
 TREES: dict[str, tuple[Any, Any]] = {
     "arrays": ({"w": MATRIX, "b": jnp.ones(2)}, {"w": True, "b": False}),
     "NumPy": ([np.ones((2, 2)), np.ones(2), np.ones((1, 1), ml_dtypes.bfloat16)], [True, False, True]),
-    "other leaves": ((MATRIX, len, "name", 1.0, True, 2j, object), (True, *[False] * 6)),
+    "other leaves": ((MATRIX, len, "name", 1, True, b"2", object), (True, *[False] * 6)),
     "None": ({"w": MATRIX, "n": None}, {"w": True, "n": None}),
     "empty": ({"a": {}, "b": ()}, {"a": {}, "b": ()}),
     "shapes": (
@@ -66,6 +66,12 @@ def test_it_asks_about_arrays_only_and_other_leaves_are_false_also_in_the_invers
     both = zip(jax.tree.leaves(expected), jax.tree.leaves((~tk.leaf_mask(is_matrix))(tree)), of_arrays, strict=True)
     assert all((yes, no) == ((yes, not yes) if is_array else (False, False)) for yes, no, is_array in both)
     assert (~~tk.leaf_mask(is_matrix))(tree) == expected
+
+
+def test_numbers_that_can_be_trained_are_arrays() -> None:
+    tree = {"w": MATRIX, "x": 1.0, "y": [2j], "n": 1, "o": eqx.nn.Dropout(0.5)}
+    mask = tk.leaf_mask(lambda x: x.ndim == 0)
+    assert jax.tree.leaves(mask(tree)) == [False] * 4 + [True, True]
 
 
 @pytest.mark.parametrize("make", [eqx.nn.MLP, nnx.Linear])

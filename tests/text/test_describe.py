@@ -96,7 +96,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "filter by arrays": lambda: tk.filter({"w": True, "b": True}, PARAMS),
     "combine": lambda: tk.combine(PARAMS, STATE),
     "mask": lambda: tko.masked(ADAM, {"w": {"v": True}, "b": True}).init(PARAMS),
-    "rate": lambda: training.scale_by_tree({"w": X, "b": 0.1}).init(PARAMS),
+    "rate": lambda: training.scale_by_tree({"w": X[:, :2], "b": 0.1}).init(PARAMS),
     "average": lambda: tko.incremental_update(PARAMS, STATE, 0.1),
     "step": lambda: unchecked(tk.filter_scan)(lambda x, _: [x, x, x], X, length=2),
     "pattern": lambda: unchecked(tk.path_mask)(PARAMS),

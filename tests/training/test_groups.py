@@ -405,6 +405,16 @@ def test_keys(name: str) -> None:
     assert sorted(row.path for row in rows for _ in range(row.step == 2)) == expected
 
 
+def test_a_row_selects_something_except_in_a_part() -> None:
+    table: Any = {tk.leaf_mask(lambda x: x.ndim > 1): None, eqx.nn.LayerNorm: {"learning_rate": times(2)}}
+    tx, params = param_groups(tko.sgd, table, 1.0), {"norm": eqx.nn.LayerNorm(2), "mlp": jnp.ones((2, 2))}
+    assert tko.masked(tx, tk.path_mask("norm.**")).init(params)
+    with pytest.raises(ValueError, match="selects no parameter"):
+        tx.init({"norm": eqx.nn.LayerNorm(2), "mlp": None})
+    without_bias = eqx.nn.Linear(2, 2, use_bias=False, key=jax.random.key(0))
+    assert param_groups(tko.sgd, {"bias": {"learning_rate": times(2)}}, 1.0).init(without_bias)
+
+
 @pytest.mark.parametrize("kind", ["f32", "bf16", "none", "eqx_raw", "nnx", "mixed", "int_key", "legacy"])
 def test_laws(kind: str) -> None:
     """On every kind of params, also one that is frozen."""

@@ -42,6 +42,8 @@ def pattern_text(pattern: Pattern) -> str:
 def must_match(pattern: Pattern, names: Iterable[str]) -> str:
     """Say for an error what a pattern that matches none of these names must match."""
     if not isinstance(pattern, re.Pattern):
+        if re.search(r"[|\\^$]|^\.\*", pattern):
+            return "A string is not a regular expression: for one, pass re.compile(pattern)"
         return "A pattern must match a whole name: '**.name' matches at any depth, and 'name.**' everything below"
     part = next((name for name in names if pattern.search(name)), None)
     only = "" if part is None else f". This one matches only a part of {part}"

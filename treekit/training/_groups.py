@@ -52,10 +52,11 @@ def param_groups(
     Args:
         factory: a function of options that returns an optimizer, such as `optax.adamw`, of treekit or of plain Optax.
             If a row sets an option, one that computes each parameter alone, as most of Optax do.
-        table: the rows. A key is a pattern or a class, as in `path_mask`; a mask function, such as `leaf_mask` makes;
-            or a tuple of these, of which one has to select. A value is None, or a dict of arguments of `factory` by
-            name: numbers, schedules, `times(k)`, or anything else that it takes. The key "name" gives the row a name;
-            without it, that is made of its patterns and classes: "head" for `head.**`.
+        table: the rows. A key is a pattern or a class, as in `path_mask`; a mask of `path_mask`, `leaf_mask` or
+            `trainable`, which `&`, `|` and `~` combine; or a tuple of these, of which one has to select. A value is
+            None, or a dict of arguments of `factory` by name: numbers, schedules, `times(k)`, or anything else that it
+            takes. The key "name" gives the row a name; without it, that is made of its patterns and classes: "head" for
+            `head.**`.
         *args: the first of the defaults, by position.
         leafwise: True says of a factory of your own that what it returns computes each parameter alone, and, in a state
             of your own class, keeps nothing for all of them but counts of updates. It runs once for each group, on a
@@ -69,13 +70,13 @@ def param_groups(
         `set_hyperparams` read and change them; a new default applies to all that are relative to it.
 
     Raises:
-        ValueError: `factory` has no such option; or a row has no name, or that of another one. Raised by `init` and
-            `update` if a row selects no parameter, or one of its options decides about none; by `init` if the option of
-            a row adds something to the state.
+        ValueError: `factory` has no such option; or a row has no name, or that of another one. Raised by `init` if a
+            row selects no parameter, which one in `partition` or `masked` may; if one of its options decides about
+            none; or if the option of a row adds something to the state.
         TypeError: a row sets an option, and `factory` computes with all parameters together, as `prodigy` does, or may
-            do so; `factory` does not take the defaults; the table or a row is not a dict; a key is something else;
-            or an option with `times` has no default that is a number or a schedule. Raised by `init` if groups cannot
-            share what the state has for all parameters.
+            do so; `factory` does not take the defaults; the table or a row is not a dict; a key is something else; an
+            array of several numbers is passed for a number; or an option with `times` has no default that is a number
+            or a schedule. Raised by `init` if groups cannot share what the state has for all parameters.
 
     >>> import jax.numpy as jnp
     >>> from treekit import optax, training
@@ -116,6 +117,10 @@ def param_groups(
                 )
             option_of |= {option: option, name: option} if isinstance(x, Times) else {name: option}
             given[name] = x.factor if isinstance(x, Times) else x
+    for name, option in option_of.items():
+        is_number = call.is_of_optax and option in call.parameters and call.parameters[option].is_numeric
+        if is_number and shape_of(given[name]):
+            raise TypeError(f"param_groups: {name} must be one number, found {describe_value(given[name])}")
     parameters = [_parameter(call, option, name) for name, option in option_of.items()]
 
     def make(**values: Any) -> Core:
@@ -178,7 +183,7 @@ class _Grouped:
     def init(self, params: Params) -> Any:
         if is_params_placeholder(params):
             return self.core(()).init(params)
-        groups = _Groups(self.rows, params)
+        groups = _Groups(self.rows, params, whole=True)
         if groups.only is not None:
             return self.core(groups.only).init(groups.trained(params))
         leaves, treedef = jtu.tree_flatten(params)
@@ -276,12 +281,12 @@ class _Groups:
         only: the only group, which need not be a list of leaves; None if there are several.
     """
 
-    def __init__(self, rows: Sequence[Row], params: Params) -> None:
+    def __init__(self, rows: Sequence[Row], params: Params, *, whole: bool = False) -> None:
         self.indices: dict[Group, list[int]] = {}
         asked = as_passed(params)
         if asked is None:
             raise ValueError(f"the table of param_groups {NOT_PASSED}")
-        of_leaves = groups_of(rows, asked)
+        of_leaves = groups_of(rows, asked, whole=whole)
         self._is_frozen = [group is None for group in of_leaves]
         for i, group in enumerate(of_leaves):
             if group is not None:

@@ -15,9 +15,10 @@ from treekit._base.states import is_of_optax
 from treekit._base.tree import is_mapping
 from treekit._base.types import Params
 from treekit._names.pattern_errors import nearest
-from treekit._select.masks import MaskSpec
+from treekit._select.masks import Combined, Inverse, MaskSpec
 from treekit._select.paths import PathMask, path_mask, select_leaves
 from treekit._text.describe import describe_value
+from treekit.optax._kernel.holes import is_hole
 from treekit.optax._wrappers.call import Call, bind_original, check_numbers
 
 # Optax's factories that compute the update of each leaf from that leaf alone, and whose state has groups: see
@@ -121,12 +122,13 @@ def rows_of(table: object, call: Call) -> list[Row]:
     if not is_mapping(table):
         raise TypeError(f"the table must be a dict of dicts, or None, by pattern, found {describe_value(table)}")
     rows = [_row(key, options, call) for key, options in table.items()]
-    by_name = {row.name: row for row in rows if row.options}
+    by_name: dict[str, Row] = {}
     for row in rows:
-        if row.options and (by_name[row.name] is not row or not row.name.isidentifier()):
+        other = by_name.setdefault(row.name, row) if row.options else row
+        if other is not row:
             raise ValueError(
-                f"the row {row.text} needs a name of its own, that is an identifier, and not {row.name!r}: add "
-                "'name': 'my_name' to its options"
+                f"the rows {other.text} and {row.text} have one name, {row.name!r}: add 'name': 'my_name' to the "
+                "options of one"
             )
     return rows
 
@@ -134,6 +136,12 @@ def rows_of(table: object, call: Call) -> list[Row]:
 def _row(key: Any, options: Any, call: Call) -> Row:
     keys: list[Any] = [key] if type(key) not in (tuple,) else list(key)
     plain = [x for x in keys if not isinstance(x, MaskSpec)]
+    for x in plain:
+        if not isinstance(x, (str, re.Pattern, type)):
+            raise TypeError(
+                "param_groups: a key must be a pattern, a class, a mask of path_mask, leaf_mask or trainable, which &, "
+                f"| and ~ combine, or a tuple of these, found {describe_value(x)}"
+            )
     mask: MaskSpec | None = path_mask(*plain) if plain or not keys else None
     for other in keys:
         if isinstance(other, MaskSpec):
@@ -144,6 +152,10 @@ def _row(key: Any, options: Any, call: Call) -> Row:
         raise TypeError(f"the row {text} must be None, or a dict of options, found {describe_value(options)}")
     own = dict(options or {})
     name = own.pop("name", None) or "_".join(filter(None, map(_name, keys)))
+    if own and not (isinstance(name, str) and name.isidentifier()):
+        raise ValueError(
+            f"the row {text} needs a name that is an identifier, found {name!r}: add 'name': 'my_name' to its options"
+        )
     known = call.signature.parameters
     if not any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values()):
         for option in own.keys() - known.keys():
@@ -153,7 +165,11 @@ def _row(key: Any, options: Any, call: Call) -> Row:
             )
     if call.is_of_optax:
         alone = {option: x for option, x in own.items() if not isinstance(x, Times)}
-        check_numbers(dataclasses.replace(call, arguments=alone), schedules=True)
+        try:
+            check_numbers(dataclasses.replace(call, arguments=alone), schedules=True)
+        except TypeError as error:
+            advice = ". To switch it off, write 0.0; to freeze, None for the whole row" * str(error).endswith("None")
+            raise TypeError(f"the row {text}: {error}{advice}") from None
     return Row(text, name, mask, own, options is None)
 
 
@@ -167,9 +183,22 @@ def _name(key: Any) -> str:
     return "_".join(re.findall(r"\w+", text)) or "rest"  # "**" is for what other rows leave
 
 
-def groups_of(rows: Sequence[Row], params: Params) -> list[Group | None]:
-    """Return the group of each leaf; raise a ValueError if a row, or an option of one, decides about none."""
+def groups_of(rows: Sequence[Row], params: Params, *, whole: bool) -> list[Group | None]:
+    """Return the group of each leaf; raise a ValueError if a row, or an option of one, decides about none.
+
+    Args:
+        rows: the rows.
+        params: the params as the user passed them.
+        whole: whether a mask must select some of them, unless they are only a part, with a MaskedNode for the rest.
+    """
     selected = select_leaves("param_groups", [row.mask for row in rows], params)
+    if whole and not any(isinstance(x, optax.MaskedNode) for x in jtu.tree_leaves(params, is_leaf=is_hole)):
+        for row, flags in zip(rows, selected, strict=True):
+            # Patterns alone raise themselves, except for what may match None.
+            if not isinstance(row.mask, PathMask) and _is_strict(row.mask) and not any(flags):
+                raise ValueError(
+                    f"param_groups: the row {row.text} selects no parameter that can be trained. Correct or delete it"
+                )
     flags_of_leaves = list(zip(*selected, strict=True)) if rows else [()] * len(jtu.tree_leaves(params))
     group_of = {flags: _group(rows, flags) for flags in dict.fromkeys(flags_of_leaves)}
     decided = {pair for group in group_of.values() for pair in group or ()}
@@ -183,6 +212,15 @@ def groups_of(rows: Sequence[Row], params: Params) -> list[Group | None]:
             )
     same = {group: group for group in group_of.values()}  # so that equal groups are one object
     return [same[group_of[flags]] for flags in flags_of_leaves]
+
+
+def _is_strict(mask: MaskSpec) -> bool:
+    """Whether all patterns in a mask have to match something."""
+    if isinstance(mask, Combined):
+        return all(map(_is_strict, mask.masks))
+    if isinstance(mask, Inverse):
+        return _is_strict(mask.mask)
+    return mask.strict if isinstance(mask, PathMask) else True
 
 
 def _group(rows: Sequence[Row], flags: Sequence[bool]) -> Group | None:

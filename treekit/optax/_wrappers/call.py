@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from treekit._base.dtype import dtype_of, issubdtype, stands_for_array
+from treekit._base.flax import values_of_variables
 from treekit._base.jax import jnp, jtu
 from treekit._base.states import is_of_optax
 from treekit._base.types import Params
@@ -97,8 +98,8 @@ def check_numbers(call: Call, *, schedules: bool) -> None:
         call: a call of one of Optax's own factories, or of one that treekit has instead.
         schedules: whether any number may be a schedule, as in `inject_hyperparams`.
     """
-    for key, x in call.arguments.items():
-        parameter = call.parameters[key]
+    for key, given in call.arguments.items():
+        x, parameter = values_of_variables(given), call.parameters[key]
         may_be_schedule = schedules or parameter.role == "schedule"
         is_right = (
             (_is_number(x) and (not parameter.takes_only_ints or _is_int(x)))

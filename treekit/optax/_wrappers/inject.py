@@ -247,7 +247,8 @@ def fits(x: Any, dtype: Any) -> bool:
     """Whether an array of this dtype holds ints exactly, and any other number without becoming infinite or an int."""
     try:
         check_fits(x, dtype)
-        if isinstance(x, bool) or not (is_array(x) or isinstance(x, (int, float))) or is_traced(x):
+        is_plain = isinstance(x, (int, float)) or (is_array(x) and not issubdtype(x.dtype, jax.dtypes.prng_key))
+        if isinstance(x, bool) or not is_plain or is_traced(x):
             return True
         is_integer = issubdtype(dtype_of(x), jnp.integer)
         numbers = np.asarray(x).ravel().tolist() if is_integer or np.shape(x) == () else []
