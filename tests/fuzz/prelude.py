@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+import treekit as tk
 from tests import trees
 from tests.optax import cases
 
@@ -51,29 +52,27 @@ def is_trained(leaf: Any) -> bool:
 
 
 def trained_of(tree: Any) -> Any:
-    """The params that are trained: None for the other leaves."""
-    return eqx.filter(tree, is_trained)
+    """The params that are trained, numbers of Python among them: None for the other leaves."""
+    return tk.filter(tree, tk.trainable)
 
 
 def gradients(params: Any, step: int, dtype: Any = None, missing: str = "None", special: float = 0.0) -> Any:
     """A gradient for every leaf that is trained, others in each step; `dtype` is that of the real ones.
 
     For another leaf there is None, as Equinox has it; with "float0" as JAX has it for integers. If `special` is not 0,
-    it replaces the first element of each gradient in the second step. Where no leaf is trained, numbers of Python are.
+    it replaces the first element of each gradient in the second step.
     """
-    has_arrays = any(map(is_trained, jax.tree.leaves(params)))
-    has_gradient = is_trained if has_arrays else lambda leaf: isinstance(leaf, (float, complex))
 
-    def gradient(leaf: Any) -> Any:
+    def gradient(leaf: Any, has_gradient: bool) -> Any:
         x = value_of(leaf)
-        if not has_gradient(leaf):
+        if not has_gradient:
             return None if x is None or missing == "None" else np.zeros(x.shape, jax.dtypes.float0)
         g = jnp.cos(jnp.arange(x.size) + step).reshape(x.shape)
         if special and step == 1:
             g = jnp.where(jnp.arange(x.size).reshape(x.shape) == 0, special, g)
         return (g * (1 + 1j)).astype(x.dtype) if jnp.iscomplexobj(x) else g.astype(dtype or x.dtype)
 
-    return jax.tree.map(gradient, params)
+    return jax.tree.map(gradient, params, tk.trainable(params))
 
 
 def mask(seed: int, depth: int | None = None) -> Callable[[Any], Any]:

@@ -38,6 +38,9 @@ RULES = {
     "Optax's prodigy mixes float8 with f32 if it is traced, which JAX rejects.": (
         Rule(STATE, "prodigy.*float8", "^traced, it raises TypePromotionError")
     ),
+    "A function of the params inside of flatten is refused, since its arrays are others (docs/guides/from_optax.md).": (
+        Rule(PLAIN, "flatten|split_real_and_imaginary", "is asked about the params, and optax.flatten")
+    ),
     "A rate that is real stays real; Optax's inject_hyperparams stores it in the dtype of complex params.": (
         Rule(PLAIN, "inject_hyperparams", r"(?s)\.hyperparams\[.*dtypes float32 and complex64")
     ),

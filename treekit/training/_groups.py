@@ -284,7 +284,7 @@ class _Groups:
     def __init__(self, rows: Sequence[Row], params: Params, *, whole: bool = False) -> None:
         self.indices: dict[Group, list[int]] = {}
         asked = as_passed(params)
-        if asked is None:
+        if asked is None and params is not None:
             raise ValueError(f"the table of param_groups {NOT_PASSED}")
         of_leaves = groups_of(rows, asked, whole=whole)
         self._is_frozen = [group is None for group in of_leaves]

@@ -174,7 +174,7 @@ def _convert(x: Any, role: Role, key: str, where: str) -> Any:
         return MaskFunction(x, key)
     # muon(muon_weight_dimension_numbers=function or tree). By name, since Optax annotates a function of the updates,
     # such as `measure` of snapshot, in the same way.
-    if role == "params" and x is not None and key.endswith("dimension_numbers"):
+    if role == "params" and key.endswith("dimension_numbers") and not _is_dimension_numbers(x):
         return functools.partial(_resolve, x, key)
     return x
 

@@ -42,7 +42,7 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
     elif patterns := [x for x in jtu.tree_leaves(spec) if isinstance(x, str)]:
         hint = f"To select by key path, write {name}=treekit.path_mask({', '.join(map(repr, patterns))})"
     asked = as_passed(params)
-    refusal = NOT_PASSED if asked is None else ""
+    refusal = NOT_PASSED if asked is None and params is not None else ""
     fitted = fit_spec(
         spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}", asked=asked, refusal=refusal
     )
