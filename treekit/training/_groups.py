@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optax
+from optax.schedules import InjectStatefulHyperparamsState
 
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
@@ -41,7 +42,7 @@ def param_groups(
     *args: object,
     leafwise: bool = False,
     **defaults: object,
-) -> GradientTransformation[optax.InjectStatefulHyperparamsState]:
+) -> GradientTransformation[InjectStatefulHyperparamsState]:
     """Return an optimizer with other options for some of the parameters, as a table says.
 
     A row of the table maps what selects parameters to the options that it sets. For each parameter and each option, the
