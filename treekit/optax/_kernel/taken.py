@@ -63,8 +63,9 @@ def _is_call_of_own_factory(x: Any) -> bool:
     """Whether a factory that is called in each update is the user's: what that returns, and takes, is not known."""
     if inspect.isfunction(x) and "inner_factory" in x.__code__.co_freevars:  # of Optax's inject_hyperparams
         return not _is_ours(inspect.getclosurevars(x).nonlocals["inner_factory"])
+    call: Any = x
     is_call = is_of_optax(type(x)) and hasattr(x, "factory")  # a `Call`
-    return is_call and not x.is_of_optax and not _is_ours(x.factory)
+    return is_call and not call.is_of_optax and not _is_ours(call.factory)
 
 
 def _parameters(function: Any) -> Any:
