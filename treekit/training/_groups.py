@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optax
-from optax.schedules import InjectStatefulHyperparamsState
 
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
@@ -42,7 +41,7 @@ def param_groups(
     *args: object,
     leafwise: bool = False,
     **defaults: object,
-) -> GradientTransformation[InjectStatefulHyperparamsState]:
+) -> GradientTransformation[optax.InjectStatefulHyperparamsState]:
     """Return an optimizer with other options for some of the parameters, as a table says.
 
     A row of the table maps what selects parameters to the options that it sets. For each parameter and each option, the
