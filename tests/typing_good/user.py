@@ -149,7 +149,7 @@ def ours(model: Dense, tx: GradientTransformation[int], other: optax.GradientTra
     )
     by_pattern = {"**.bias": {"weight_decay": 0.0}, "head.**": None}
     grouped = training.param_groups(optax.adamw, by_pattern, 1e-3, weight_decay=0.1)
-    assert_type(grouped, GradientTransformation[optax.InjectStatefulHyperparamsState])
+    optax.chain(grouped, optax.sgd(0.1))
     twice = training.times(optax.constant_schedule(2.0))
     training.param_groups(optax.adamw, {("embed", Dense): {"learning_rate": twice}, "head.**": {"b1": 0.5}}, 1e-3)
     small = tk.leaf_mask(lambda x: x.ndim < 2)
