@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from treekit._base.dtype import OF_NUMPY, is_concrete
 from treekit._base.jax import jnp, jtu
+from treekit._base.tree import reachable
 
 
 def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
@@ -51,14 +52,7 @@ def closed_over(f: Any) -> list[Any]:
     """
     with contextlib.suppress(KeyError, TypeError):  # one that cannot be a key
         return _CLOSED_OVER[f]
-    seen: dict[int, Any] = {}  # by id
-    pending = [f]
-    while pending:
-        x = pending.pop()
-        if id(x) not in seen:
-            seen[id(x)] = x
-            pending += _referred_to(x)
-    arrays = [x for x in seen.values() if is_concrete(x)]
+    arrays = [x for x in reachable(f, _referred_to) if is_concrete(x)]
     with contextlib.suppress(TypeError):
         _CLOSED_OVER[f] = arrays
     return arrays

@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 import jax
@@ -37,3 +37,15 @@ def children_of(x: object) -> dict[Any, Any]:
     if len(by_key) < len(children):
         return {jax.tree_util.FlattenedIndexKey(i): child for i, (_, child) in enumerate(children)}
     return by_key
+
+
+def reachable(x: object, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
+    """Return an object and everything reachable through `parts_of`, each once, even if there are cycles."""
+    parts: dict[int, Any] = {}  # by id
+    pending = [x]
+    while pending:
+        part = pending.pop()
+        if id(part) not in parts:
+            parts[id(part)] = part
+            pending += parts_of(part)
+    return list(parts.values())

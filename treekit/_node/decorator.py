@@ -10,13 +10,12 @@ import jax
 import numpy as np
 
 from treekit._base.layouts import TRAINABLE, layout_of
-from treekit._base.tree import children_or_none, is_mapping
+from treekit._base.tree import children_or_none, is_mapping, reachable
 from treekit._node.allowed import check_fields, check_free, check_names
 from treekit._node.create import node_methods
 from treekit._node.creation import COPY, Creation
 from treekit._node.layout import register, rollback_on_error
 from treekit._node.replace import replace
-from treekit._node.static import reachable
 from treekit._text.describe import check_bool
 
 T = TypeVar("T")

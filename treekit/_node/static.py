@@ -4,7 +4,7 @@ import functools
 import threading
 import types
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 
 from treekit._base.jax import untyped
 from treekit._base.layouts import LAYOUT
+from treekit._base.tree import reachable
 from treekit._base.types import PyTree
 from treekit._compare.exact import PLAIN, can_change, exact_key, is_plain_value
 
@@ -50,18 +51,6 @@ def _parts(f: Any) -> list[Any]:
     if isinstance(f, functools.partial):
         return [f.func, *f.args, *f.keywords.values()]
     return [f.__wrapped__] if isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__") else []
-
-
-def reachable(x: object, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
-    """Return an object and everything reachable through `parts_of`, each once, even if there are cycles."""
-    parts: dict[int, Any] = {}  # by id
-    pending = [x]
-    while pending:
-        part = pending.pop()
-        if id(part) not in parts:
-            parts[id(part)] = part
-            pending += parts_of(part)
-    return list(parts.values())
 
 
 FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact_key)))

@@ -19,7 +19,7 @@ from treekit import optax as tko
 from treekit import training
 from treekit.testing import assert_trees_same, check_transformation
 
-pytestmark = needs("flax>=0.11.2")  # before, modules are no pytrees
+pytestmark = needs("flax>=0.11.2")  # before, modules are not pytrees
 
 
 class Own(nnx.Variable[Any]):
