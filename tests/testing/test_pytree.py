@@ -21,6 +21,7 @@ from jax.experimental import sparse
 
 from tests.releases import keys
 from tests.trees import Box, Twig
+from treekit import register_node
 from treekit.testing import check_pytree
 
 register_dataclass: Any = jax.tree_util.register_dataclass
@@ -97,6 +98,17 @@ def cyclic() -> Any:
     return tree
 
 
+@functools.partial(register_node, drop_fields=["seen", "cache"])
+@dataclasses.dataclass
+class Scratch:
+    w: Any
+    seen: Any = None
+    cache: dict[str, Any] = dataclasses.field(default_factory=lambda: {"a": 1})
+
+    def __post_init__(self) -> None:
+        self.cache["b"] = 2
+
+
 GOOD: dict[str, Callable[[], Any]] = {
     "containers": lambda: ({"w": ONES, "b": None, "f": jnp.sin}, [1, 2.0, True, "leaf", np.ones(2)], (), [[]]),
     "others": lambda: [collections.OrderedDict(b=1, a=2), collections.defaultdict(list, a=[jax.random.key(0)])],
@@ -114,6 +126,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "a function made anew": made_anew,
     "many levels": lambda: deep(350),
     "register_dataclass, no copy": lambda: Single(ONES),
+    "drop_fields": lambda: Scratch(ONES, seen=ONES),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from treekit._base.dtype import has_dtype
 from treekit._base.jax import jtu, untyped
+from treekit._base.layouts import layout_of
 from treekit._base.predicates import is_array, is_numeric_array
 from treekit._base.tree import children_of
 from treekit._base.types import PyTree, PyTreeDef
@@ -162,15 +163,15 @@ def _keeps_its_attributes(x: object) -> Iterator[Violation]:
         old, new = _public_attributes(x), _public_attributes(treedef.unflatten(leaves))
     except Exception:
         return  # `_keeps_new_leaves` reports it
-    cached = [name for name in old if hasattr(inspect.getattr_static(x.__class__, name, None), "__set_name__")]
-    if lost := sorted(old.keys() - new.keys() - set(cached)):
+    kept = [name for name in old if not _may_be_lost(x, name)]
+    if lost := sorted(name for name in kept if name not in new):
         yield Violation(
             "rebuilding it keeps its attributes",
             found=f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} lost",
             effect="what jit or tree_map returns raises AttributeError later",
             fix="make it a field, data or static, or a functools.cached_property",
         )
-    if reset := [name for name in old if name in new and _is_reset(old[name], new[name])]:
+    if reset := [name for name in kept if name in new and _is_reset(old[name], new[name])]:
         yield Violation(
             "rebuilding it keeps the values of its attributes",
             found=", ".join(f"{name} was {_named(old[name])} and became {_named(new[name])}" for name in reset),
@@ -185,6 +186,12 @@ def _keeps_its_attributes(x: object) -> Iterator[Violation]:
             effect="changing it in one changes the other, and every copy that jit, grad or tree_map made",
             fix="make it a data field, whose containers are rebuilt too, or store a tuple",
         )
+
+
+def _may_be_lost(x: object, name: str) -> bool:
+    """Whether an attribute is a `cached_property`, or in the `drop_fields` of `register_node`."""
+    cached = hasattr(inspect.getattr_static(x.__class__, name, None), "__set_name__")
+    return cached or name in getattr(layout_of(x.__class__), "dropped", ())
 
 
 def _named(x: object) -> str:
