@@ -5,33 +5,21 @@ the same rows decide are a group, and the optimizer runs once for each group, on
 and the state. So the state is that of one optimizer, whatever the table says.
 """
 
-import contextlib
-import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import optax
 
-from treekit._base.dtype import dtype_of, issubdtype, shape_of
-from treekit._base.jax import jnp, jtu
+from treekit._base.dtype import shape_of
 from treekit._base.predicates import is_real_number
-from treekit._base.states import is_of_optax
-from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._names.key_path import flatten_with_path, path_name
+from treekit._base.types import TransformationLike
 from treekit._text.describe import describe_value
-from treekit.optax._kernel.extra_args import is_like
-from treekit.optax._kernel.holes import is_params_placeholder
-from treekit.optax._kernel.passed import NOT_PASSED, LeafGroup, as_passed, in_group
-from treekit.optax._kernel.state_map import Entry, LikeParams, map_state, numbers_of_leaves, take_apart
-from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
-from treekit.optax._wrappers.call import Call, converted
+from treekit.optax._kernel.transformation import Core, GradientTransformation
+from treekit.optax._wrappers.call import Call
 from treekit.optax._wrappers.inject import inject_hyperparams
-from treekit.optax._wrappers.select import update_part, zero_update
-from treekit.training._groups_table import Group, Row, Times, call_of, check_leafwise, groups_of, rows_of
-from treekit.training._row_names import are_noted
-
-_USE_PARTITION = "Use optax.partition, with an optimizer for each group"
+from treekit.training._groups_core import TableOptimizer
+from treekit.training._groups_table import Times, call_of, check_leafwise, rows_of
 
 
 def param_groups(
@@ -124,7 +112,7 @@ def param_groups(
     parameters = [_parameter(call, option, name) for name, option in option_of.items()]
 
     def make(**values: Any) -> Core:
-        grouped = _Grouped(call, rows, values)
+        grouped = TableOptimizer(call, rows, values)
         return Core(grouped.init, grouped.update)
 
     made: Any = make
@@ -147,185 +135,3 @@ def _own_default(call: Call, option: str) -> Any:
 def _is_numeric(x: object) -> bool:
     """Whether an option is a number or a schedule."""
     return is_real_number(x) or (callable(x) and not isinstance(x, type))
-
-
-# ----------------------------------------------------------------------------------------------------- the optimizer
-
-
-class _Grouped:
-    """The core of an optimizer with groups.
-
-    Attributes:
-        call: the call of the factory with the defaults.
-        rows: the rows of the table.
-        values: the hyperparameters, and other options, as they are now.
-        options: the names of those that are defaults.
-    """
-
-    def __init__(self, call: Call, rows: Sequence[Row], values: Mapping[str, Any]) -> None:
-        self.call, self.rows, self.values = call, rows, values
-        of_rows = {row.hyperparam(option) for row in rows for option in row.options}
-        self.options = [name for name in values if name not in of_rows]
-
-    def core(self, group: Group) -> Core:
-        """Call the factory with the options of a group."""
-        options = {name: self.values[name] for name in self.options}
-        for option, i in group:
-            row = self.rows[i]
-            value = self.values[row.hyperparam(option)]
-            options[option] = value * options[option] if isinstance(row.options[option], Times) else value
-        known = self.call.signature.parameters
-        arguments = {name: x for name, x in options.items() if name in known}
-        gathered = {name: x for name, x in options.items() if name not in known}
-        call = dataclasses.replace(self.call, arguments=arguments, gathered=gathered)
-        return core_of((converted(call) if call.is_of_optax else call).make())
-
-    def init(self, params: Params) -> Any:
-        if is_params_placeholder(params):
-            return self.core(()).init(params)
-        groups = _Groups(self.rows, params, whole=True)
-        if groups.only is not None:
-            return self.core(groups.only).init(groups.trained(params))
-        leaves, treedef = jtu.tree_flatten(params)
-        parts: list[Any] = [_at(indices, leaves) for indices in groups.indices.values()]
-        states: list[Any] = []
-        for group, part in zip(groups.indices, parts, strict=True):
-            with groups.inside(group):
-                states.append(self.core(group).init(part))
-        self._check_of_all(states[0], parts[0])
-        slots, state_treedef = take_apart(states[0], parts[0])
-        wholes: list[Any] = [[optax.MaskedNode()] * len(leaves) if isinstance(x, LikeParams) else x for x in slots]
-        for group, state in zip(groups.indices, states, strict=True):
-            try:
-                news = state_treedef.flatten_up_to(state)
-            except ValueError as error:
-                raise self._other_structure(group, next(iter(groups.indices))) from error
-            for slot, whole, new in zip(slots, wholes, news, strict=True):
-                if isinstance(slot, LikeParams):
-                    _put(whole, groups.indices[group], new)
-        pairs = zip(slots, wholes, strict=True)
-        return state_treedef.unflatten(treedef.unflatten(x) if isinstance(slot, LikeParams) else x for slot, x in pairs)
-
-    def update(self, updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        groups = _Groups(self.rows, updates if params is None else params)
-        if groups.only is not None:
-            part, inner_update = groups.trained(updates), self.core(groups.only).update
-            new, state = update_part(inner_update, part, updates, state, params, extra, any_shape=False)
-            return groups.with_zeros(new, updates, params), state
-        new, treedef = jtu.tree_flatten(updates)
-        slots, state_treedef = take_apart(state, updates)
-        numbers = numbers_of_leaves(updates)
-        # Of what is like the params, lists; a group receives its own part of each.
-        olds: list[Any] = [x.of(numbers) if isinstance(x, LikeParams) else x for x in slots]
-        trees = {name: x for name, x in extra.items() if is_like(x, updates, may_be_number=name == "grad")}
-        lists = {name: treedef.flatten_up_to(x) for name, x in trees.items()}
-        of_params = None if params is None else treedef.flatten_up_to(params)
-        news: list[Any] = [x[:] if isinstance(slot, LikeParams) else x for slot, x in zip(slots, olds, strict=True)]
-        for group, indices in groups.indices.items():
-            pairs = zip(slots, olds, strict=True)
-            part = state_treedef.unflatten(_at(indices, x) if isinstance(slot, LikeParams) else x for slot, x in pairs)
-            own = {name: _at(indices, lists[name]) if name in lists else x for name, x in extra.items()}
-            with groups.inside(group):
-                core = self.core(group)
-                results = core.update(_at(indices, new), part, of_params and _at(indices, of_params), **own)
-            _put(new, indices, results[0])
-            for k, x in enumerate(state_treedef.flatten_up_to(results[1])):
-                if isinstance(slots[k], LikeParams):
-                    _put(news[k], indices, x)
-                else:
-                    news[k] = x
-        new_state = (
-            slot.replaced(dict(zip(numbers, x, strict=True))) if isinstance(slot, LikeParams) else x
-            for slot, x in zip(slots, news, strict=True)
-        )
-        return groups.with_zeros(treedef.unflatten(new), updates, params), state_treedef.unflatten(new_state)
-
-    def _check_of_all(self, state: OptState, params: Params) -> None:
-        """Raise a TypeError unless groups can share what belongs to no parameter in a state."""
-        options = {option: row for row in self.rows for option in row.options}
-        for entry, x in zip(map_state(state, params), jtu.tree_leaves(state), strict=True):
-            if entry.param is not None:
-                continue
-            if entry.field in options:
-                raise TypeError(
-                    f"param_groups: the row {options[entry.field].text} sets {entry.field}, of which the state of "
-                    f"{self.call.name} has one for all parameters. {_USE_PARTITION}"
-                )
-            if not _is_of_all(entry, x):
-                raise TypeError(
-                    f"param_groups: in the state of {self.call.name}, {path_name(entry.path)} belongs to no parameter, "
-                    f"and is not a count, so groups cannot share it. {_USE_PARTITION}"
-                )
-
-    def _other_structure(self, group: Group, first: Group) -> ValueError:
-        own = ", ".join(sorted(f"{option} of the row {self.rows[i].text}" for option, i in {*group} ^ {*first}))
-        return ValueError(
-            f"param_groups: with {own}, the state of {self.call.name} has another structure, and groups share one. "
-            "Give an option that adds a part of the state, such as momentum or mask, to all of them; or use "
-            "optax.partition, with an optimizer for each group"
-        )
-
-
-def _is_of_all(entry: Entry, x: Any) -> bool:
-    """Whether groups can share an array that belongs to no parameter; in a state of a user's own, an integer."""
-    if entry.owner is None or not is_of_optax(entry.owner):
-        return shape_of(x) == () and issubdtype(dtype_of(x), jnp.signedinteger)
-    return entry.field in (*entry.known.of_all, *entry.known.schedule_counts)
-
-
-class _Groups:
-    """The groups of the leaves of params, in one `init` or update.
-
-    Attributes:
-        indices: the leaves of each group, as indices; without those that are frozen. If all are, the defaults' group.
-        only: the only group, which need not be a list of leaves; None if there are several.
-    """
-
-    def __init__(self, rows: Sequence[Row], params: Params, *, whole: bool = False) -> None:
-        self.indices: dict[Group, list[int]] = {}
-        asked = as_passed(params)
-        if asked is None and params is not None:
-            raise ValueError(f"the table of param_groups {NOT_PASSED}")
-        of_leaves = groups_of(rows, asked, whole=whole)
-        self._is_frozen = [group is None for group in of_leaves]
-        for i, group in enumerate(of_leaves):
-            if group is not None:
-                self.indices.setdefault(group, []).append(i)
-        names = are_noted()
-        if names is not None:
-            for (path, _), group in zip(flatten_with_path(params)[0], of_leaves, strict=True):
-                if group:
-                    names[path_name(path)] = list(dict.fromkeys(rows[i].name for _, i in sorted(group, key=_row)))
-        self.indices = self.indices or {(): []}
-        self.only = next(iter(self.indices)) if len(self.indices) == 1 else None
-        self._params, self._answers = params, dict[int, tuple[Any, list[Any]]]()
-
-    def inside(self, group: Group) -> contextlib.AbstractContextManager[None]:
-        """Say, while the core of a group runs, which leaves it sees."""
-        return in_group(LeafGroup(self._params, self.indices[group], self._answers))
-
-    def trained(self, tree: PyTree) -> Any:
-        """Return a tree with a MaskedNode for what is frozen."""
-        leaves, treedef = jtu.tree_flatten(tree)
-        pairs = zip(leaves, self._is_frozen, strict=True)
-        return treedef.unflatten(optax.MaskedNode() if is_frozen else x for x, is_frozen in pairs)
-
-    def with_zeros(self, new: Updates, updates: Updates, params: Params) -> Any:
-        """Return new updates with zeros for what is frozen."""
-        olds, treedef = jtu.tree_flatten(updates)
-        likes = olds if params is None else treedef.flatten_up_to(params)
-        each = zip(treedef.flatten_up_to(new), olds, likes, self._is_frozen, strict=True)
-        return treedef.unflatten(zero_update(x, like) if is_frozen else y for y, x, like, is_frozen in each)
-
-
-def _row(decided: tuple[str, int]) -> int:
-    return decided[1]
-
-
-def _at(indices: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
-    return [leaves[i] for i in indices]
-
-
-def _put(leaves: list[Any], indices: Sequence[int], new: Sequence[Any]) -> None:
-    for i, x in zip(indices, new, strict=True):
-        leaves[i] = x

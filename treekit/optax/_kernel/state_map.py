@@ -6,7 +6,7 @@ a chain may stand, the arrays must have the shapes of the params too: a chain of
 summaries all ask here.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -63,7 +63,7 @@ def map_state(state: OptState, params: Params) -> list[Entry]:
         params: the params for which it was made, or the updates. If they are one array, the arrays of its shape, or
             with more axes in front, belong to it.
     """
-    return [entry for x, at, like in _places(state, params) for entry in at.entries(x, like)]
+    return [entry for x, at, like in places(state, params) for entry in at.entries(x, like)]
 
 
 class LikeParams(NamedTuple):
@@ -79,44 +79,19 @@ class LikeParams(NamedTuple):
     numbers: list[tuple[int, ...]]
     treedef: PyTreeDef
 
-    def of(self, numbers: Iterable[int]) -> list[Any]:
-        """Return the parts of some of the params."""
-        found = {i: part for part, each in zip(self.parts, self.numbers, strict=True) for i in each}
-        return [found[i] for i in numbers]
-
-    def replaced(self, new: Mapping[int, Any]) -> Any:
-        """Return the tree with other parts for some of the params; holes stay."""
-        pairs = zip(self.parts, self.numbers, strict=True)
-        return self.treedef.unflatten(part if is_hole(part) else new.get(each[0], part) for part, each in pairs)
-
-
-def take_apart(state: OptState, params: Params) -> tuple[list[Any], PyTreeDef]:
-    """Take a state apart: into the trees that are like the params, each a `LikeParams`, and all other leaves.
-
-    Args:
-        state: as in `map_state`.
-        params: as in `map_state`.
-
-    Returns:
-        These parts in order, and the structure of the state, which has them as leaves.
-    """
-    trees = {id(x): (x, like) for x, _, like in _places(state, params) if like is not None}
-    nodes, treedef = jtu.tree_flatten(state, is_leaf=lambda x: id(x) in trees)
-    return [trees[id(x)][1] if id(x) in trees else x for x in nodes], treedef
-
 
 def numbers_of_leaves(params: Params) -> list[int]:
     """Return the number that each leaf of the params has in `Entry.param`, which counts holes too."""
     return [i for i, x in enumerate(jtu.tree_leaves(params, is_leaf=is_hole)) if not is_hole(x)]
 
 
-def _places(state: OptState, params: Params) -> Iterator[tuple[Any, "_Place", LikeParams | None]]:
+def places(state: OptState, params: Params) -> Iterator[tuple[Any, "Place", LikeParams | None]]:
     """Yield each tree of a state that is like the params, and each other leaf, for which there is None, in order."""
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_hole)
     # Numbers, since JAX writes leaves into the error of a tree that does not fit, and would copy arrays for that.
     numbered = treedef.unflatten(range(len(leaves)))
 
-    def below(x: object, at: _Place) -> Iterator[tuple[Any, _Place, LikeParams | None]]:
+    def below(x: object, at: Place) -> Iterator[tuple[Any, Place, LikeParams | None]]:
         cls: Any = type(x)
         may_be_chain = at.may_be_state and cls is tuple
         like = None if at.of_no_param else _like_params(x, numbered, leaves, by_shape=may_be_chain)
@@ -126,10 +101,10 @@ def _places(state: OptState, params: Params) -> Iterator[tuple[Any, "_Place", Li
         for key, child in children_of(x).items():
             yield from below(child, at.below(x, key))
 
-    yield from below(state, _Place((), None, "", False, False, True))
+    yield from below(state, Place((), None, "", False, False, True))
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """The place of a node of a state, with what `Entry` has for what is in it.
 
     And whether the state of a transformation may be there: the whole, a link of a chain, what is in a field that is
@@ -157,7 +132,7 @@ class _Place(NamedTuple):
             whole, depth = (*self.path, *path), len(self.path)
             yield Entry(whole, depth, self.owner, self.field, number, self.in_rounds, self.of_no_param)
 
-    def below(self, x: object, key: Any) -> "_Place":
+    def below(self, x: object, key: Any) -> "Place":
         """Return the place of a child of the node that is here."""
         if is_variable(x):  # its value has the same path, as in `flatten_with_path`
             return self
@@ -165,7 +140,7 @@ class _Place(NamedTuple):
             return self._replace(path=(*self.path, key))
         field, in_rounds = str(key.name), self.in_rounds or known_of(x).takes_rounds
         of_no_param = self.of_no_param or field in known_of(x).of_no_param
-        return _Place((*self.path, key), type(x), field, in_rounds, of_no_param, "state" in field)
+        return Place((*self.path, key), type(x), field, in_rounds, of_no_param, "state" in field)
 
 
 def _like_params(x: object, numbered: PyTree, params: list[Any], *, by_shape: bool) -> LikeParams | None:
