@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from treekit._base.dtype import cast_like, dtype_of, shape_of, stands_for_array
+from treekit._arrays.cast import can_be_broadcast, cast_each
+from treekit._base.dtype import dtype_of, shape_of, stands_for_array
 from treekit._base.jax import jtu
-from treekit._base.types import IsLeaf, LeafPredicate, PyTree
+from treekit._base.types import LeafPredicate, PyTree
 from treekit._compare.prefix import flatten_up_to_each
 from treekit._names.key_path import leaf_path_text
 from treekit._text.describe import describe_value
@@ -97,23 +98,6 @@ def dtype_preserving_tree_map(
     return out
 
 
-def cast_each(
-    results: list[Any],
-    likes: list[Any],
-    tree: PyTree,
-    is_leaf: IsLeaf = None,
-    casting: str = "same_kind",
-) -> list[Any]:
-    """Cast one result for each leaf of `tree` to the dtypes of `likes`, as `cast_like` does; errors name key paths."""
-    out: list[Any] = []
-    try:
-        pairs = zip(results, likes, strict=True)
-        out.extend(cast_like(result, like, casting) for result, like in pairs)
-    except (TypeError, OverflowError) as error:
-        raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
-    return out
-
-
 def cast_tree_like(
     like: T,
     tree: PyTree,
@@ -150,7 +134,3 @@ def _shape(x: object) -> tuple[int, ...] | None:
     if dtype_of(x) is not None:
         return getattr(x, "shape", ())
     return shape_of(x) if stands_for_array(x) else None
-
-
-def can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:
-    return len(have) <= len(want) and all(n in (1, m) for n, m in zip(have[::-1], want[::-1], strict=False))

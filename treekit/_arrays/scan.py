@@ -11,7 +11,8 @@ from treekit._base.dtype import is_weak
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array
 from treekit._base.types import PyTree
-from treekit._compare.diff import TreeDiff, tree_diff
+from treekit._compare.diff import tree_diff
+from treekit._compare.differences import TreeDiff
 from treekit._compare.exact import PLAIN, exact_key
 from treekit._names.key_path import flatten_with_path, path_text
 from treekit._select.filter import combine, filter_arrays, partition

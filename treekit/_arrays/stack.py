@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
 
+from treekit._arrays.members import members_of
 from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, has_dtype, is_weak, issubdtype, promoted_dtype
-from treekit._base.jax import P, jnp, jtu, lax, untyped
-from treekit._base.predicates import can_be_trained, is_array, is_inexact_array, is_traced
+from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import can_be_trained, is_array, is_inexact_array
 from treekit._base.types import PyTree
-from treekit._compare.diff import TreeDiff, tree_diff
+from treekit._compare.diff import tree_diff
+from treekit._compare.differences import TreeDiff
 from treekit._names.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._select.filter import partition
 from treekit._text.describe import describe, describe_value, refuse_class, type_name
@@ -131,33 +132,6 @@ def tree_unstack(tree: T) -> tuple[T, ...]:
     own: list[Any] = [x.copy() if isinstance(x, np.ndarray) else x for x in leaves]
     columns: list[Any] = [members_of(x) if has_dtype(x) else itertools.repeat(x, *usual) for x in own]
     return tuple(map(treedef.unflatten, zip(*columns, strict=True)))
-
-
-def members_of(x: Any) -> Any:
-    """Return the entries of the first axis, in a sequence; JAX would copy an array on several devices to the host."""
-    if isinstance(x, jax.ShapeDtypeStruct):
-        return [untyped.ShapeDtypeStruct(x.shape[1:], x.dtype, weak_type=x.weak_type)] * x.shape[0]
-    sharding = None if is_traced(x) else getattr(x, "sharding", None)
-    if not isinstance(sharding, NamedSharding) or sharding.num_devices == 1:
-        return x
-    first, rest = sharding.spec[:1], sharding.spec[1:]
-    if first != (None,):  # on explicit axes, JAX takes no entry out of a sharded axis
-        # Not by device_put, which goes over the host as of JAX 0.12.
-        x = untyped.jit(_same, out_shardings=_with_spec(sharding, None, *rest))(x)
-    member = untyped.jit(_member, out_shardings=_with_spec(sharding, *rest))
-    return [member(x, i) for i in range(x.shape[0])]
-
-
-def _with_spec(sharding: NamedSharding, *spec: Any) -> NamedSharding:
-    return NamedSharding(sharding.mesh, P(*spec), memory_kind=sharding.memory_kind)
-
-
-def _same(x: jax.Array) -> Any:
-    return x
-
-
-def _member(x: jax.Array, i: jax.Array | int) -> Any:
-    return lax.dynamic_index_in_dim(x, i, keepdims=False)
 
 
 def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:

@@ -1,76 +1,12 @@
 """`tree_diff`: list every difference between two trees, each with its name."""
 
-import dataclasses
 from typing import SupportsFloat
 
-from treekit._compare.leaves import LeafKind, compare_leaves, equal_objects, plainly_equal
-from treekit._compare.pairs import NodeKind, walk_pairs
+from treekit._compare.differences import STRUCTURE, Difference, TreeDiff
+from treekit._compare.leaves import compare_leaves, equal_objects, plainly_equal
+from treekit._compare.pairs import walk_pairs
 from treekit._names.key_path import path_name
 from treekit._text.describe import count
-from treekit._text.table import ROWS, Table, as_table, in_colours, more_rows
-
-Kind = LeafKind | NodeKind
-STRUCTURE: tuple[Kind, ...] = ("type", "structure", "static value", "array against None", "shape")
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """One difference between two trees.
-
-    Attributes:
-        path: the name, such as "layers.0.weight"; "" for the root.
-        kind: what differs, such as "dtype".
-        left: a description of what the first tree has there.
-        right: the same for the second tree.
-        largest_absolute: of the numbers that differ in value, the largest `abs(left - right)`: with this as `atol`, no
-            number would differ, up to rounding. It is inf for NaN or an infinity against another number, and None for
-            other kinds of differences, bools, keys and what is not a number.
-        largest_relative: the same of `abs(left - right) / abs(right)`, for `rtol`. It is inf where `right` is 0.
-    """
-
-    path: str
-    kind: Kind
-    left: str
-    right: str
-    largest_absolute: float | None = None
-    largest_relative: float | None = None
-
-
-class TreeDiff(tuple[Difference, ...]):
-    """The differences between two trees: a tuple that is empty if the trees are the same.
-
-    Its `str()` is a table, and a notebook shows it as one.
-
-    The table ends after fifty rows with a count of the others; the tuple has all of them.
-    """
-
-    def __str__(self) -> str:
-        return self._table(False)
-
-    def show(self) -> None:
-        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set.
-
-        >>> tree_diff({"w": 1, "b": 2}, {"w": 1, "b": 3}).show()
-        b  value  2 | 3  off by up to 1, relative 0.333
-        """
-        print(self._table(in_colours()))
-
-    def _repr_html_(self) -> str:
-        rows = self._rows()
-        columns = ("name", "kind", "left", "right")
-        return Table(columns, rows[:ROWS], more_rows(rows)).html() if rows else "<p>no difference</p>"
-
-    def _table(self, colours: bool) -> str:
-        return as_table(self._rows(), colours) or "no difference"
-
-    def _rows(self) -> list[tuple[str, str, str, str]]:
-        return [(d.path or "(root)", d.kind, d.left, _right_and_how_far(d)) for d in self]
-
-
-def _right_and_how_far(d: Difference) -> str:
-    if d.largest_absolute is None or d.largest_relative is None:
-        return d.right
-    return f"{d.right}  off by up to {d.largest_absolute:.3g}, relative {d.largest_relative:.3g}"
 
 
 def tree_diff(

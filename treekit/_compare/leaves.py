@@ -9,7 +9,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from treekit._base.dtype import OF_NUMPY, dtype_of, has_dtype, is_concrete, is_n
 from treekit._base.jax import jtu, untyped
 from treekit._base.memory import is_deleted
 from treekit._base.types import PyTree
+from treekit._compare.differences import LeafKind
 from treekit._compare.exact import exact_key
 from treekit._text.describe import describe, describe_types, describe_values
 
@@ -30,7 +31,6 @@ _ARRAYS: Any = (jax.Array, np.ndarray)
 _ABSTRACT: Any = (Tracer, jax.ShapeDtypeStruct)
 _PLAIN = (float, int, bool, str, complex)
 
-LeafKind = Literal["type", "shape", "dtype", "weak type", "sharding", "value"]
 Leaves = tuple[PyTree, PyTree]
 
 

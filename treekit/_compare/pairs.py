@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -12,11 +12,9 @@ from treekit._base.flax import is_variable
 from treekit._base.jax import jtu
 from treekit._base.tree import children_of, is_mapping, one_level
 from treekit._base.types import KeyPath, PyTree
-from treekit._compare.exact import exact_key
+from treekit._compare.differences import NodeKind
 from treekit._names.key_path import key_name
 from treekit._text.describe import KEYS, count, describe_types, describe_values
-
-NodeKind = Literal["type", "structure", "static value", "array against None"]
 
 
 class Pair(NamedTuple):
@@ -41,10 +39,10 @@ class Pair(NamedTuple):
         return (describe_keys if self.kind == "structure" else describe_types)(self.a, self.b)
 
 
-def same_static(a: object, b: object) -> bool:
-    """Whether two static values have equal types and values."""
+def equal(a: object, b: object) -> bool:
+    """Whether JAX takes two static values for equal."""
     with contextlib.suppress(Exception):  # the truth value of an array raises, and a user's __eq__ may raise anything
-        return a is b or bool(exact_key(a) == exact_key(b))
+        return a is b or bool(a == b)
     return False
 
 
@@ -53,8 +51,7 @@ def walk_pairs(
     b: PyTree,
     stop: Callable[[PyTree, PyTree], bool],
     *,
-    exact: bool = True,
-    same: Callable[[Any, Any], bool] = same_static,
+    same: Callable[[Any, Any], bool] = equal,
 ) -> Iterator[Pair]:
     """Yield where two trees differ in their nodes, and each pair of leaves, in the order of `a`.
 
@@ -64,8 +61,7 @@ def walk_pairs(
         a: any pytree.
         b: any pytree.
         stop: whether to skip this pair of subtrees.
-        exact: compare static values with their types, not as JAX does: 1 == 1.0.
-        same: compares static values.
+        same: compares static values; by default as JAX does, to which 1 == 1.0.
     """
     pending: list[tuple[KeyPath, PyTree, PyTree]] = [((), a, b)]
     while pending:
@@ -85,7 +81,7 @@ def walk_pairs(
             if not have_same_keys:
                 yield Pair(path, "structure", a_children, b_children)
             # The static part of a mapping is its keys.
-            if (have_same_keys or not is_mapping(a)) and (exact or one_level(a)[1] != one_level(b)[1]):
+            if (have_same_keys or not is_mapping(a)) and (same is not equal or one_level(a)[1] != one_level(b)[1]):
                 yield from _static_differences(path, a, b, a_children, same)
             for key in reversed([key for key in a_children if key in b_children]):
                 # A Flax variable and its value have one name.

@@ -12,9 +12,9 @@ from treekit._graft.leaves import Leaf, StateNode
 from treekit._graft.rename import Targets
 from treekit._graft.report import GraftReport
 from treekit._graft.sources import Source
-from treekit._names.pattern_errors import listed, nearest
 from treekit._names.pattern_set import PatternSet
 from treekit._names.patterns import Pattern
+from treekit._text.lists import listed, nearest
 
 _LISTED = 100  # leaves of one kind that an error lists
 _WITH_NEAREST = 10  # of these, those with the nearest names

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.rename import Rule
-from treekit._names.pattern_errors import check_pattern, must_match, nearest, pattern_text
+from treekit._names.pattern_errors import check_pattern, must_match, pattern_text
 from treekit._names.pattern_set import PatternSet, undecided
 from treekit._names.patterns import Pattern
 from treekit._text.describe import describe_value
+from treekit._text.lists import nearest
 
 Convert = Callable[[Any], Any]
 Resize = Callable[[Any, Any], Any]

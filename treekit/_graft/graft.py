@@ -18,9 +18,9 @@ from treekit._graft.report import GraftReport, report_of
 from treekit._graft.sources import sources_of
 from treekit._graft.values import Refused, values_of
 from treekit._names.key_path import flatten_with_names
-from treekit._names.pattern_errors import listed
 from treekit._names.patterns import Pattern
 from treekit._text.describe import describe_value
+from treekit._text.lists import listed
 
 T = TypeVar("T")
 _FILE: Any = (str, bytes, os.PathLike)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from treekit._arrays.stack import members_of
+from treekit._arrays.members import members_of
 from treekit._base.dtype import dtype_of, in_native_order, resolve_array, stands_for_array
 from treekit._base.flax import is_rng_variable, is_variable
 from treekit._base.jax import is_ref, jtu

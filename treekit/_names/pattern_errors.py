@@ -1,16 +1,13 @@
 """What is wrong with a pattern? Checks of patterns, and what errors say of those that match nothing."""
 
-import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, cast
 
 from treekit._names.patterns import Pattern
 from treekit._text.describe import describe_value
 
 _MUST_BE = "a pattern must be a string such as '**.bias', or a compiled regular expression over strings"
-_LISTED = 5  # the number of names that an error lists
-_COMPARED = 100  # how many characters of each end of a name are compared, since the time grows with their square
 
 
 def check_pattern_or_class(x: object) -> Pattern | type[Any]:
@@ -48,20 +45,3 @@ def must_match(pattern: Pattern, names: Iterable[str]) -> str:
     part = next((name for name in names if pattern.search(name)), None)
     only = "" if part is None else f". This one matches only a part of {part}"
     return f"A regular expression must match a whole name{only}. Write '.*' for any text before and after"
-
-
-def nearest(wanted: str, names: Sequence[str]) -> str:
-    """List the names that are most similar to this one, for an error."""
-    by_ends = {_ends(name): name for name in reversed(names)}  # of equal ends, the first name
-    found = difflib.get_close_matches(_ends(wanted), by_ends, _LISTED, cutoff=0.0)
-    return listed([by_ends[x] for x in found]) or "there are none"
-
-
-def _ends(name: str) -> str:
-    return name if len(name) <= 2 * _COMPARED else name[:_COMPARED] + name[-_COMPARED:]
-
-
-def listed(names: Sequence[str]) -> str:
-    """List the first names, for an error."""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(name or "(the root)" for name in names[:_LISTED]) + more

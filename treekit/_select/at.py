@@ -8,10 +8,10 @@ from treekit._base.flax import is_variable
 from treekit._base.jax import has_ref, is_hijax_variable, is_ref, jtu, ref_like
 from treekit._base.types import LeafPredicate, PyTree
 from treekit._names.key_path import walk
-from treekit._names.pattern_errors import listed
 from treekit._select.find import Options, Selector, find
 from treekit._select.selection import Selection
 from treekit._text.describe import check_bool, count, describe_value
+from treekit._text.lists import listed
 
 T = TypeVar("T")
 

@@ -8,12 +8,13 @@ from treekit._base.jax import jtu
 from treekit._base.tree import one_level
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.key_path import has_keys, walk
-from treekit._names.pattern_errors import check_pattern_or_class, must_match, nearest, pattern_text
+from treekit._names.pattern_errors import check_pattern_or_class, must_match, pattern_text
 from treekit._names.patterns import Pattern
 from treekit._select.advice import a_static_field, field_names, no_instance
 from treekit._select.selection import Selection
 from treekit._select.walk import Found, Indices, walk_matched
 from treekit._text.describe import RUNS_ITS_CODE
+from treekit._text.lists import nearest
 
 
 class ByName(Selection):

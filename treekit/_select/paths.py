@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from treekit._base.flax import is_nnx_module, is_of_bare_values, is_variable_class
 from treekit._base.jax import jtu
 from treekit._base.types import IsLeaf, PyTree
-from treekit._names.pattern_errors import check_pattern_or_class, listed, must_match, nearest, pattern_text
+from treekit._names.pattern_errors import check_pattern_or_class, must_match, pattern_text
 from treekit._names.pattern_set import undecided
 from treekit._names.patterns import Pattern, is_match, may_match_below
 from treekit._select.advice import no_instance
@@ -17,6 +17,7 @@ from treekit._select.masks import MaskSpec
 from treekit._select.tree_spec import TreeSpec
 from treekit._select.walk import Found, walk_matched
 from treekit._text.describe import check_bool
+from treekit._text.lists import listed, nearest
 from treekit._trained.leaves import which_can_be_trained
 
 Selector: TypeAlias = Pattern | type[Any]

@@ -13,7 +13,6 @@ from treekit._base.types import KeyPath, PyTree, PyTreeDef
 from treekit._compare.nodes import in_nodes_of
 from treekit._compare.prefix import flatten_up_to, prefix_mismatch
 from treekit._names.key_path import flatten_with_path, path_text
-from treekit._select.filter import filter
 from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import describe_error, type_name
 
@@ -58,7 +57,11 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
     >>> resolve_spec(lambda p: {"w": True, "b": False}, params, is_spec_leaf=is_bool, name="mask")
     {'w': True, 'b': False}
     """
-    return fit_spec(spec, filter(tree, is_parameter), is_spec_leaf=is_spec_leaf, name=name).spec
+    return fit_spec(spec, jtu.tree_map(_parameter_or_none, tree), is_spec_leaf=is_spec_leaf, name=name).spec
+
+
+def _parameter_or_none(x: object) -> Any:
+    return x if is_parameter(x) else None
 
 
 class FittedSpec(NamedTuple):

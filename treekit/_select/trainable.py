@@ -25,6 +25,8 @@ class Trainable(MaskSpec):
     `trainable(tree)`.
     """
 
+    selects_all_trained = True
+
     def __call__(self, tree: T) -> T:
         """Return a tree of bools: whether each leaf can be trained.
 

@@ -1,7 +1,7 @@
 """`TreeSpec`: masks and labels that are functions of a whole tree."""
 
 import abc
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from treekit._base.jax import jtu
 from treekit._base.types import LeafPredicate, PyTree
@@ -12,6 +12,8 @@ T = TypeVar("T")
 
 class TreeSpec(abc.ABC):
     """A function of a whole tree. As a filter_spec it is called once; any other function is called with each leaf."""
+
+    selects_all_trained: ClassVar[bool] = False  # only of `trainable`
 
     def __call__(self, tree: T) -> T:
         """Return a tree of the same structure, with a value for each leaf."""

@@ -9,7 +9,8 @@ from treekit._base.dtype import dtype_of
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_array, is_inexact_array
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
-from treekit._compare.diff import TreeDiff, tree_diff
+from treekit._compare.diff import tree_diff
+from treekit._compare.differences import TreeDiff
 from treekit._names.key_path import flatten_with_distinct_names
 from treekit._show.shared import tree_shared
 from treekit._trained.leaves import which_are_trained

@@ -11,7 +11,8 @@ from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_inexact_array, is_narrow, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, Updates
-from treekit._compare.diff import STRUCTURE, Difference, TreeDiff, tree_diff
+from treekit._compare.diff import tree_diff
+from treekit._compare.differences import STRUCTURE, Difference, TreeDiff
 from treekit._names.key_path import flatten_with_names
 from treekit._text.describe import describe_error
 from treekit.testing._case import (

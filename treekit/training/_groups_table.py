@@ -14,10 +14,10 @@ from treekit._base.predicates import is_real_number
 from treekit._base.states import is_of_optax
 from treekit._base.tree import is_mapping
 from treekit._base.types import Params
-from treekit._names.pattern_errors import nearest
 from treekit._select.masks import Combined, Inverse, MaskSpec
 from treekit._select.paths import PathMask, path_mask, select_leaves
 from treekit._text.describe import describe_value
+from treekit._text.lists import nearest
 from treekit.optax._kernel.holes import is_hole
 from treekit.optax._wrappers.call import Call, bind_original, check_numbers
 

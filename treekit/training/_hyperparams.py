@@ -16,10 +16,9 @@ from treekit._base.states import is_known_state
 from treekit._base.tree import is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
 from treekit._names.key_path import path_name
-from treekit._names.pattern_errors import nearest
 from treekit._text.describe import describe, describe_value
-from treekit.optax._wrappers.inject import fits
-from treekit.optax._wrappers.tree_set import cast_into
+from treekit._text.lists import nearest
+from treekit.optax._wrappers.tree_set import cast_into, fits
 
 S = TypeVar("S")
 

@@ -13,10 +13,10 @@ from treekit._base.predicates import can_be_trained
 from treekit._base.tree import is_mapping
 from treekit._base.types import OptState, Params
 from treekit._names.key_path import path_name
-from treekit._names.pattern_errors import listed
 from treekit._names.pattern_set import undecided
 from treekit._names.patterns import is_match
 from treekit._text.describe import describe_value
+from treekit._text.lists import listed
 from treekit.optax._kernel.state_map import Entry, map_state
 
 # One dtype for all floating-point state, or one for each accumulator, by name or by pattern. To mypy, a dict with names

@@ -1,22 +1,19 @@
 """Does a state fit an optimizer and its params? It is compared with the one that `init` makes."""
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import optax
 
-from treekit._base.dtype import dtype_of, is_weak, issubdtype, shape_of
+from treekit._base.dtype import is_weak, issubdtype
 from treekit._base.flax import is_nnx_module
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.types import OptState, Params, Updates
-from treekit._compare.diff import Difference, TreeDiff
-from treekit._compare.leaves import plainly_equal
-from treekit._compare.pairs import Pair, walk_pairs
-from treekit._names.key_path import path_name
-from treekit._text.describe import describe, describe_error
+from treekit._compare.differences import TreeDiff
+from treekit._compare.structure import structure_diff
+from treekit._text.describe import describe_error
 from treekit.optax._kernel.trained import trained
 
 
@@ -111,26 +108,8 @@ def _differences(init: Callable[[Any], Any], state: OptState, params: Params) ->
     """
     with contextlib.suppress(Exception):
         wanted = untyped.eval_shape(init, params)
-        return TreeDiff(itertools.chain(*map(_compare, walk_pairs(state, wanted, plainly_equal, exact=False))))
+        return structure_diff(state, wanted)
     return None
-
-
-def _compare(pair: Pair) -> Iterator[Difference]:
-    path = path_name(pair.path)
-    kind, wanted = _kind_of_dtype(pair.a), _kind_of_dtype(pair.b)
-    became_float = kind == jnp.floating and wanted == jnp.integer  # which a count of `init` may do
-    if pair.kind is not None:
-        yield Difference(path, pair.kind, *pair.described())
-    elif kind != wanted and not became_float:
-        yield Difference(path, "dtype", describe(pair.a), describe(pair.b))
-    elif shape_of(pair.a) != shape_of(pair.b):
-        yield Difference(path, "shape", describe(pair.a), describe(pair.b))
-
-
-def _kind_of_dtype(x: object) -> Any:
-    dtype = dtype_of(x)
-    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
-    return next((kind for kind in kinds if issubdtype(dtype, kind)), dtype)
 
 
 def _state_error(differences: TreeDiff, hint: str = "", cause: str = "") -> StateError:

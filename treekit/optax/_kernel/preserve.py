@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from treekit._arrays.map import can_be_broadcast, cast_each
+from treekit._arrays.cast import can_be_broadcast, cast_each
 from treekit._base.dtype import (
     dtype_of,
     have_same_dtypes,
@@ -28,8 +28,8 @@ from treekit._base.dtype import (
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_array
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates
-from treekit._compare.diff import tree_diff
 from treekit._compare.prefix import flatten_up_to
+from treekit._compare.structure import structure_diff
 from treekit._names.key_path import leaf_path_text
 from treekit.optax._kernel.transformation import Core
 
@@ -106,7 +106,7 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
         raise TypeError(
             "update returned a state of another structure or with other shapes than it received, which scan and cond "
             "reject. Was it made by another optimizer, or for other params?\n"
-            f"received | returned:\n{tree_diff(state, new_state, values=False)}"
+            f"received | returned:\n{structure_diff(state, new_state)}"
         )
     if _mixes_complex(jtu.tree_leaves(params)):
         news = list(map(_real_where_real, olds, news))
@@ -154,5 +154,5 @@ def _parts_of_updates(old: Updates, treedef: PyTreeDef, new: Updates) -> list[An
             return parts
     raise TypeError(
         "update returned updates of another structure than it received.\n"
-        f"received | returned:\n{tree_diff(old, new, values=False)}"
+        f"received | returned:\n{structure_diff(old, new)}"
     )

@@ -19,8 +19,8 @@ from treekit._base.states import is_known_state
 from treekit._base.tree import one_level
 from treekit._base.types import Params, PyTreeDef
 from treekit._names.key_path import leaf_path_text, walk
-from treekit._names.pattern_errors import listed
 from treekit._text.describe import describe, describe_value
+from treekit._text.lists import listed
 from treekit._trained.declared import declared_frozen, declares
 from treekit._trained.leaves import as_arrays, which_can_be_trained
 from treekit.optax._kernel.holes import is_hole

@@ -10,7 +10,7 @@ import optax
 from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
 
-from treekit._base.dtype import check_fits, dtype_of, has_dtype, is_weak, issubdtype, strengthen
+from treekit._base.dtype import dtype_of, has_dtype, is_weak, issubdtype, strengthen
 from treekit._base.jax import jnp, jtu
 from treekit._base.memory import unshared
 from treekit._base.predicates import is_array, is_inexact_array, is_real_number, is_traced
@@ -22,6 +22,7 @@ from treekit.optax._kernel.transformation import Core, GradientTransformation, c
 from treekit.optax._wrappers.call import Call, bind_original, converted
 from treekit.optax._wrappers.kinds import Argument, Kind, kinds_of, named_arguments, names_of_parameters
 from treekit.optax._wrappers.parameters import read_signature
+from treekit.optax._wrappers.tree_set import fits
 
 
 def inject_hyperparams(
@@ -241,19 +242,3 @@ def _own(x: object) -> Any:
 
 def _states_dtype(x: object) -> bool:
     return has_dtype(x) and not is_weak(x)
-
-
-def fits(x: Any, dtype: Any) -> bool:
-    """Whether an array of this dtype holds ints exactly, and any other number without becoming infinite or an int."""
-    try:
-        check_fits(x, dtype)
-        is_plain = isinstance(x, (int, float)) or (is_array(x) and not issubdtype(x.dtype, jax.dtypes.prng_key))
-        if isinstance(x, bool) or not is_plain or is_traced(x):
-            return True
-        is_integer = issubdtype(dtype_of(x), jnp.integer)
-        numbers = np.asarray(x).ravel().tolist() if is_integer or np.shape(x) == () else []
-        if issubdtype(dtype, jnp.integer):
-            return all(int(n) == n and jnp.iinfo(dtype).min <= int(n) <= jnp.iinfo(dtype).max for n in numbers)
-        return not is_integer or all(int(np.real(np.asarray(float(n)).astype(dtype))) == n for n in numbers)
-    except (OverflowError, ValueError):  # ValueError for the int of a NaN
-        return False

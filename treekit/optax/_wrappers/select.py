@@ -9,7 +9,7 @@ import optax
 from treekit._base.jax import jnp, jtu
 from treekit._base.tree import is_mapping
 from treekit._base.types import Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
-from treekit._select.trainable import trainable
+from treekit._select.tree_spec import TreeSpec
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.extra_args import is_like
 from treekit.optax._kernel.holes import is_hole
@@ -197,7 +197,7 @@ def freeze(mask: Mask) -> GradientTransformation[optax.MaskedState]:
 
 def _check_freezes(mask: Mask, name: str) -> None:
     """Raise a ValueError for a mask of what is frozen that is `treekit.trainable`."""
-    if mask is trainable:
+    if isinstance(mask, TreeSpec) and mask.selects_all_trained:
         raise ValueError(
             f"{name}=treekit.trainable freezes all that can be trained: True means frozen. What classes declare not to "
             "be trained is frozen without a mask; to freeze more, name that, such as "

@@ -8,10 +8,10 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
-from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, strengthen
+from treekit._base.dtype import cast_like, check_fits, dtype_of, is_weak, issubdtype, strengthen
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.memory import copied, unshared
-from treekit._base.predicates import is_array, is_real_number
+from treekit._base.predicates import is_array, is_real_number, is_traced
 
 S = TypeVar("S")
 
@@ -67,3 +67,19 @@ def cast_into(old: Any, value: Any) -> Any:
     if isinstance(old, jax.Array) and not isinstance(old, Tracer) and old.committed:
         new = untyped.device_put(new, old.sharding)
     return new
+
+
+def fits(x: Any, dtype: Any) -> bool:
+    """Whether an array of this dtype holds ints exactly, and any other number without becoming infinite or an int."""
+    try:
+        check_fits(x, dtype)
+        is_plain = isinstance(x, (int, float)) or (is_array(x) and not issubdtype(x.dtype, jax.dtypes.prng_key))
+        if isinstance(x, bool) or not is_plain or is_traced(x):
+            return True
+        is_integer = issubdtype(dtype_of(x), jnp.integer)
+        numbers = np.asarray(x).ravel().tolist() if is_integer or np.shape(x) == () else []
+        if issubdtype(dtype, jnp.integer):
+            return all(int(n) == n and jnp.iinfo(dtype).min <= int(n) <= jnp.iinfo(dtype).max for n in numbers)
+        return not is_integer or all(int(np.real(np.asarray(float(n)).astype(dtype))) == n for n in numbers)
+    except (OverflowError, ValueError):  # ValueError for the int of a NaN
+        return False

@@ -1,0 +1,28 @@
+"""Cast results to the dtypes of leaves, with errors that name key paths."""
+
+from typing import Any
+
+from treekit._base.dtype import cast_like
+from treekit._base.types import IsLeaf, PyTree
+from treekit._names.key_path import leaf_path_text
+
+
+def cast_each(
+    results: list[Any],
+    likes: list[Any],
+    tree: PyTree,
+    is_leaf: IsLeaf = None,
+    casting: str = "same_kind",
+) -> list[Any]:
+    """Cast one result for each leaf of `tree` to the dtypes of `likes`, as `cast_like` does; errors name key paths."""
+    out: list[Any] = []
+    try:
+        pairs = zip(results, likes, strict=True)
+        out.extend(cast_like(result, like, casting) for result, like in pairs)
+    except (TypeError, OverflowError) as error:
+        raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
+    return out
+
+
+def can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:
+    return len(have) <= len(want) and all(n in (1, m) for n, m in zip(have[::-1], want[::-1], strict=False))
