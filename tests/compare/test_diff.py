@@ -20,8 +20,7 @@ from jax.sharding import AxisType
 import treekit as tk
 from tests.releases import HOST_MEMORY, P, needs
 from tests.trees import FLOAT, Box, Point, Refusing, Twig, deleted, follow, is_leaf, places, trees, untyped
-from treekit._compare.differences import Kind
-from treekit._compare.differences import TreeDiff
+from treekit._compare.differences import Kind, TreeDiff
 from treekit.testing import assert_trees_same
 
 KEY, SAME_KEY, OTHER_KEY = map(jax.random.key, (0, 0, 1))

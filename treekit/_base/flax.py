@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 from treekit._base.jax import is_hijax_variable, jtu
+from treekit._base.tree import has_node
 from treekit._base.types import PyTree
 
 
@@ -88,7 +89,7 @@ def _has_base(cls: type[Any], module: str, *names: str) -> bool:
 
 def has_variables(tree: PyTree) -> bool:
     """Whether a tree has variables of Flax."""
-    return any(map(is_variable, jtu.tree_leaves(tree, is_leaf=is_variable)))
+    return has_node(tree, is_variable)
 
 
 def values_of_variables(tree: PyTree) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import jax
 
 from treekit._base.jax import jtu, registry
-from treekit._base.types import PyTree, PyTreeDef
+from treekit._base.types import LeafPredicate, PyTree, PyTreeDef
 
 # Faster than a Python function, and called for every node.
 is_none = functools.partial(operator.is_, None)
@@ -37,6 +37,26 @@ def children_of(x: object) -> dict[Any, Any]:
     if len(by_key) < len(children):
         return {jax.tree_util.FlattenedIndexKey(i): child for i, (_, child) in enumerate(children)}
     return by_key
+
+
+def has_node(tree: PyTree, predicate: LeafPredicate) -> bool:
+    """Whether a tree has a node or a leaf for which the predicate holds."""
+    return any(map(predicate, jtu.tree_leaves(tree, is_leaf=predicate)))
+
+
+def rebuilt(tree: PyTree) -> Any:
+    """Return a copy of a tree that has its leaves, and shares no container with it."""
+    leaves, treedef = jtu.tree_flatten(tree)
+    return treedef.unflatten(leaves)
+
+
+def filled(tree: PyTree, others: PyTree) -> Any:
+    """Return a tree with what another has in the place of each None."""
+    return jtu.tree_map(_first, tree, others, is_leaf=is_none)
+
+
+def _first(x: object, other: object) -> object:
+    return other if x is None else x
 
 
 def reachable(x: object, parts_of: Callable[[Any], list[Any]]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from typing import SupportsFloat
 
-from treekit._compare.differences import STRUCTURE, Difference, TreeDiff
+from treekit._compare.differences import Difference, TreeDiff
 from treekit._compare.leaves import compare_leaves, equal_objects, plainly_equal
 from treekit._compare.pairs import walk_pairs
 from treekit._names.key_path import path_name

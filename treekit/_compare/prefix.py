@@ -73,11 +73,7 @@ def flatten_updates(treedef: PyTreeDef, updates: Updates, name: str = "updates")
 
 
 def _spread_none(x: object, part: object) -> Any:
-    return jtu.tree_map(_none, part) if x is None else x
-
-
-def _none(_: object) -> None:
-    """Return None for a leaf."""
+    return jtu.tree_map(lambda _: None, part) if x is None else x
 
 
 def updates_mismatch(treedef: PyTreeDef, updates: Updates, name: str) -> str:

@@ -15,7 +15,7 @@ from treekit._base.jax import is_ref, jtu
 from treekit._base.memory import is_deleted
 from treekit._base.predicates import is_numeric_array
 from treekit._base.states import is_of_optax, is_state
-from treekit._base.tree import is_mapping
+from treekit._base.tree import has_node, is_mapping
 from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
 from treekit._text.describe import describe
@@ -180,5 +180,5 @@ def _is_outermost(x: object) -> bool:
         return True
     named: Any = x
     fields = zip(named._fields, named, strict=True)
-    holders = [name for name, y in fields if any(map(is_state, jtu.tree_leaves(y, is_leaf=is_state)))]
+    holders = [name for name, y in fields if has_node(y, is_state)]
     return not holders or any(name.startswith("inner") for name in holders)

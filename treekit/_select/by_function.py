@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from treekit._base.jax import jtu
-from treekit._base.tree import is_none
+from treekit._base.tree import has_node, is_none
 from treekit._base.types import IsLeaf, PyTree
 from treekit._compare.prefix import flatten_up_to
 from treekit._names.key_path import flatten_with_path, path_name, walk
@@ -107,7 +107,7 @@ class ByFunction(Selection):
         for node in self._marked_nodes:
             if returned[id(node)] == found[id(node)] == 1:
                 continue
-            if not _has(self._marked, node):
+            if not has_node(self._marked, functools.partial(operator.is_, node)):
                 raise self._not_a_node(node)
             why = f"which is at {found[id(node)]} places; is_leaf=lambda x: x is None distinguishes several None"
             if not found[id(node)]:
@@ -165,9 +165,3 @@ def _call(where: Callable[[Any], Any], marked: PyTree) -> Any:
             f"leaves. {_MUST}"
         )
         raise
-
-
-def _has(tree: PyTree, node: object) -> bool:
-    """Whether a tree has a node or leaf that is this object."""
-    is_node = functools.partial(operator.is_, node)
-    return any(map(is_node, jtu.tree_leaves(tree, is_leaf=is_node)))

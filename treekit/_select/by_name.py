@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from treekit._base.jax import jtu
-from treekit._base.tree import one_level
+from treekit._base.tree import one_level, rebuilt
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.key_path import has_keys, walk
 from treekit._names.pattern_errors import check_pattern_or_class, must_match, pattern_text
@@ -87,10 +87,10 @@ def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) 
         old |= {(*place, i): child for i, child in enumerate(children)}
     for place in reversed(places_above):
         below = [(*place, i) for i in range(treedefs[place].num_leaves)]
-        children = [built[x] if x in built else _copy(old[x]) for x in below]
+        children = [built[x] if x in built else rebuilt(old[x]) for x in below]
         built[place] = treedefs[place].unflatten(children)
         _check_rebuilt(built[place], children)
-    return built[()] if places else _copy(tree)
+    return built[()] if places else rebuilt(tree)
 
 
 def _check_rebuilt(node: PyTree, children: list[Any]) -> None:
@@ -107,15 +107,6 @@ def _check_rebuilt(node: PyTree, children: list[Any]) -> None:
 
 def _ids(xs: list[Any]) -> list[int]:
     return list(map(id, xs))
-
-
-def _copy(tree: PyTree) -> Any:
-    """Return a copy of a tree that has its leaves, and shares no container with it."""
-    return jtu.tree_map(_same, tree)
-
-
-def _same(leaf: object) -> object:
-    return leaf
 
 
 def _why_nothing_matches(selector: Pattern | type[Any], tree: PyTree, is_leaf: IsLeaf) -> str:

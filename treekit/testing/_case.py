@@ -114,12 +114,6 @@ def default_gradients(params: Params) -> Any:
     )
 
 
-def rebuilt(tree: PyTree) -> Any:
-    """Copy the containers of a tree, for a function that may change its argument."""
-    leaves, treedef = jtu.tree_flatten(tree)
-    return treedef.unflatten(leaves)
-
-
 def is_jit_argument(x: object) -> bool:
     """Whether jit accepts this leaf as an array argument."""
     return is_array(x) and dtype_of(x) is not None and dtype_of(x) != jax.dtypes.float0

@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from treekit._base.tree import rebuilt
 from treekit._base.types import Params, TransformationLike, Updates
 from treekit._compare.diff import tree_diff
 from treekit._text.describe import describe_error, describe_value
-from treekit.testing._case import Case, default_gradients, rebuilt, run_steps
+from treekit.testing._case import Case, default_gradients, run_steps
 from treekit.testing._transformation_laws import LAWS, update_raises
 from treekit.testing._violations import REGISTER, WRAP, Violation, raise_violations
 

@@ -13,7 +13,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.memory import copied
 from treekit._base.predicates import is_traced
 from treekit._base.states import is_known_state
-from treekit._base.tree import is_mapping
+from treekit._base.tree import has_node, is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
 from treekit._names.key_path import path_name
 from treekit._text.describe import describe, describe_value
@@ -113,7 +113,7 @@ def find_hyperparams(state: OptState) -> dict[str, Hyperparam]:
         raise TypeError("expected the state of an optimizer, found an optimizer: pass optimizer.init(params)")
     leaves, treedef = jtu.tree_flatten(state)
     # Then the class of an injected one is known too.
-    has_classes = any(map(is_known_state, jtu.tree_leaves(state, is_leaf=is_known_state)))
+    has_classes = has_node(state, is_known_state)
 
     def is_injected(x: object) -> bool:
         return isinstance(x, _INJECTED) if has_classes else _is_restored(leaves, x)

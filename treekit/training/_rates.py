@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import optax
 
+from treekit._arrays.cast import can_be_broadcast
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_array, is_real_number
@@ -94,7 +95,7 @@ def _resolve(rates: PyTree, params: Params) -> tuple[FittedSpec, list[str]]:
         if jtu.tree_leaves(part) and not (_is_rate(rate) or callable(rate)):
             raise TypeError(f"{at} must be a real number, an array of them or a schedule, found {describe_value(rate)}")
         for x in jtu.tree_leaves(part) if shape_of(rate) else ():
-            if not _broadcasts(shape_of(rate), shape_of(x)):
+            if not can_be_broadcast(shape_of(rate), shape_of(x)):
                 raise ValueError(
                     f"{at} is {describe(rate)}, which does not broadcast to the param, {describe(x)}. Give it as many "
                     "axes, of size 1 or of the size that the param has: rates of shape (3, 1) for the rows of f32[3,4]"
@@ -105,11 +106,6 @@ def _resolve(rates: PyTree, params: Params) -> tuple[FittedSpec, list[str]]:
 def _is_rate(x: Any) -> bool:
     """Whether `x` is a real number, an array of them, or None, which does not change the updates."""
     return x is None or is_real_number(x) or (is_array(x) and issubdtype(dtype_of(x), jnp.floating))
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    pairs = zip(shape[::-1], to[::-1], strict=False)
-    return len(shape) <= len(to) and all(x in (1, y) for x, y in pairs)
 
 
 def _scaled(at: str, rate: Any, updates: Updates, count: object) -> Any:

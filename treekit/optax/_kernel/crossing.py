@@ -9,7 +9,8 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.memory import unshared
 from treekit._base.predicates import is_parameter
 from treekit._base.states import is_of_optax
-from treekit._base.types import LeafPredicate, OptState, Params, PyTree, Updates
+from treekit._base.tree import has_node
+from treekit._base.types import OptState, Params, Updates
 from treekit._compare.prefix import flatten_updates
 from treekit._names.key_path import leaf_path_text, path_text
 from treekit._text.describe import describe, describe_value
@@ -140,7 +141,7 @@ def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
     try:
         parts = flatten_updates(flat.treedef, updates)
     except ValueError as error:
-        of_nnx = _has(is_nnx_state, updates) and _has(is_nnx_module, flat.tree)
+        of_nnx = has_node(updates, is_nnx_state) and has_node(flat.tree, is_nnx_module)
         raise ValueError(
             f"{error}. update takes (updates, state, params), in this order, and updates have the structure of the "
             "params" + ". nnx.grad returns an nnx.State, and jax.grad(loss, allow_int=True) a module" * of_nnx
@@ -153,11 +154,6 @@ def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
         elif x is not None and not (are_toys and isinstance(x, int)):
             _check_no_gradient(flat, i, x)
     return gradients
-
-
-def _has(is_node: LeafPredicate, tree: PyTree) -> bool:
-    """Whether a tree has a node for which the predicate holds."""
-    return any(map(is_node, jtu.tree_leaves(tree, is_leaf=is_node)))
 
 
 def _check_gradient(flat: Flat, i: int, x: Any, has_params: bool) -> None:

@@ -10,6 +10,7 @@ from treekit._base.dtype import is_weak, issubdtype
 from treekit._base.flax import is_nnx_module
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_array, is_traced
+from treekit._base.tree import has_node
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.differences import TreeDiff
 from treekit._compare.structure import structure_diff
@@ -53,7 +54,7 @@ def explained(
             error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
         return error
     fit_is_unknown = differences is None
-    if fit_is_unknown and any(map(_is_masked, jtu.tree_leaves(state, is_leaf=_is_masked))):
+    if fit_is_unknown and has_node(state, _is_masked):
         error.add_note(
             "Does a function that returns a mask or labels look at values? It must select "
             "the same leaves in init and in each update: let it look at shapes and dtypes"

@@ -13,7 +13,7 @@ import optax
 from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_inexact_parameter, is_parameter
-from treekit._base.tree import is_none
+from treekit._base.tree import filled, is_none
 from treekit._trained.declared import declared_frozen
 from treekit.optax._wrappers.releases import existing
 
@@ -95,12 +95,8 @@ def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
         result: Any = f(*bound.args, **bound.kwargs)
         structure = jtu.tree_structure(result)
         return next(
-            (jtu.tree_map(_first, result, others, is_leaf=is_none) for kept, others in left_out if kept == structure),
+            (filled(result, others) for kept, others in left_out if kept == structure),
             result,
         )
 
     return wrapped
-
-
-def _first(x: Any, other: Any) -> Any:
-    return other if x is None else x

@@ -8,7 +8,7 @@ import optax
 from treekit._arrays.map import cast_tree_like, check_shapes
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
-from treekit._base.tree import is_none
+from treekit._base.tree import filled, is_none
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
@@ -131,7 +131,7 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
         inside = trained(params)
 
         def fn(inside: Params) -> Any:
-            return value_fn(jtu.tree_map(_first, inside, params, is_leaf=is_none), *args, **kwargs)
+            return value_fn(filled(inside, params), *args, **kwargs)
 
         def compute(like: PyTree) -> tuple[Any, Any]:
             new_value, new_grad = untyped.value_and_grad(fn)(inside)
@@ -144,10 +144,6 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
         return new_value, new_grad
 
     return value_and_grad
-
-
-def _first(x: Any, other: Any) -> Any:
-    return other if x is None else x
 
 
 def _is_field(path: Sequence[object], _: object) -> bool:

@@ -10,7 +10,7 @@ import optax
 from jax.typing import DTypeLike
 
 from treekit._base.flax import values_of_variables
-from treekit._base.jax import jnp, jtu
+from treekit._base.jax import jnp
 from treekit._base.predicates import is_traced
 from treekit._base.types import OptState, Params, TransformationLike
 from treekit._text.describe import describe_value, type_name
@@ -19,6 +19,7 @@ from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._kernel.types import U
 from treekit.optax._wrappers.rounds import Rounds, WeightedMultiStepsState, is_int
+from treekit.optax._wrappers.state_values import states_in
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -156,7 +157,7 @@ class MultiSteps(Generic[StepsState], _Base):
         if self._rounds.weighted or "weight" not in extra_args:
             return
         takes_weight = "weight" in inspect.signature(core_of(self._opt).update).parameters
-        if not takes_weight and not any(map(_is_weighted, jtu.tree_leaves(state, is_leaf=_is_weighted))):
+        if not takes_weight and not states_in(state, WeightedMultiStepsState):
             raise TypeError(
                 "this MultiSteps has no weights: MultiSteps(optimizer, k, weighted=True) has. If a transformation "
                 "inside of a chain or a wrapper takes a weight, which cannot be seen from here, give it another name"
@@ -166,7 +167,3 @@ class MultiSteps(Generic[StepsState], _Base):
         """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
         is_subclassed = (type(self).init, type(self).update) != (MultiSteps.init, MultiSteps.update)
         return at_boundary(Core(self.init, self.update)) if is_subclassed else self._tx
-
-
-def _is_weighted(x: object) -> bool:
-    return isinstance(x, WeightedMultiStepsState)

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from treekit._arrays.map import cast_tree_like
 from treekit._base.dtype import shape_of
-from treekit._base.flax import is_variable
+from treekit._base.flax import has_variables
 from treekit._base.jax import jtu
 from treekit._base.memory import copied
 from treekit._base.tree import children_of
@@ -65,7 +65,7 @@ def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:
     def none_for_placeholder(x: object) -> Any:
         return None if is_hole(x) else x
 
-    if any(map(is_variable, jtu.tree_leaves((tree, params), is_leaf=is_variable))):  # they may be of other classes
+    if has_variables((tree, params)):  # they may be of other classes
         by_name, names = dict(flatten_with_names(tree)), [name for name, _ in flatten_with_names(params)]
         if by_name.keys() <= set(names):
             return list(map(by_name.get, names))
