@@ -56,7 +56,7 @@ MISTAKES: dict[str, Mistake] = {
     "a misspelt pattern": Mistake(
         lambda: tk.path_mask("**.w", "layers.*.v")(LAYERS), ValueError, "layers.1.w, layers.0.w"
     ),
-    "a pattern for one array": Mistake(lambda: tk.path_mask(re.compile("w"))(X), ValueError, "(the root)"),
+    "a pattern for one array": Mistake(lambda: tk.path_mask(re.compile("w"))(X), ValueError, "the root"),
     "labels for an empty tree": Mistake(lambda: tk.path_labels({"x": 1}, default=2)({}), ValueError, "'x'"),
     "a class that is not there": Mistake(
         lambda: tk.path_mask("a", int)({"a": X, "b": None, "c": "x"}), ValueError, "dict, jax.Array, str"

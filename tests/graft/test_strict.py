@@ -78,7 +78,7 @@ def test_what_the_error_suggests_accepts_what_is_left_and_changes_nothing_else(n
     assert_trees_same(tk.filter_arrays(got), tk.filter_arrays(loose))
     assert [row.path for row in after.kept] == [row.path for row in before.kept]
     for rows in (before.fresh, before.refused, before.dropped):
-        left = [f"\n  {row.path or '(the root)'} (" for row in rows if row.strict]
+        left = [f"\n  {row.path or 'the root'} (" for row in rows if row.strict]
         assert sum(start in str(caught.value) for start in left) == min(len(left), 100)
         assert len(left) <= 100 or f"  and {len(left) - 100} more" in str(caught.value)
 

@@ -279,3 +279,5 @@ def test_what_is_masked_out_may_be_what_matches(selector: Any) -> None:
     else:
         with pytest.raises(ValueError, match=re.escape(repr(selector))):
             tk.path_mask(selector)(hidden)
+    with pytest.raises(ValueError, match="path_mask: "):
+        tk.path_mask(selector)({"a": optax.EmptyState(), "z": 1})  # which hides nothing

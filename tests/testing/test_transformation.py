@@ -182,6 +182,7 @@ SOUND: dict[str, tuple[Any, Any, Any]] = {
         F32,
         None,
     ),
+    "one array, and updates of another dtype": (optax.stateless(lambda g, _: g.astype(jnp.float32)), BF16["w"], None),
     "None for all leaves": (optax.stateless(lambda updates, _: jax.tree.map(lambda x: None, updates)), F32, None),
 }
 

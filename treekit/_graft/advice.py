@@ -44,7 +44,7 @@ def check_rename(sources: Iterable[Source], used: Container[Source], strict: boo
         if unit not in useful:
             lacks = "has in a state of another class" if x.name in names else "does not have"
             raise ValueError(
-                f"rename: {rule.pattern!r} leads to {x.name or '(the root)'}, which the new tree {lacks}. The nearest "
+                f"rename: {rule.pattern!r} leads to {x.name or 'the root'}, which the new tree {lacks}. The nearest "
                 f"paths: {nearest(x.name, names)}"
             )
 
@@ -76,7 +76,7 @@ def check_strict(
             sides = " | ".join(side for side in (row.new, row.old) if side != "nothing")
             is_near = outcome == "fresh" and unused and i < _WITH_NEAREST
             near = f"; the nearest names left over: {nearest(row.path, unused)}" if is_near else ""
-            lines.append(f"  {row.path or '(the root)'} ({sides}){near}")
+            lines.append(f"  {row.path or 'the root'} ({sides}){near}")
         lines += [f"  and {len(rows) - _LISTED} more"] * (len(rows) > _LISTED)
     lines += [f"The {lengths}"] * bool(lengths)
     lines += ["If a name has changed, pass rename={old: new}. To keep these new values and drop these old ones, pass"]

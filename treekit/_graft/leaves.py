@@ -144,7 +144,7 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
             )
         if name in leaves:
             raise ValueError(
-                f"each leaf needs a name of its own, but two leaves are called {name or '(the root)'}. Rename a key "
+                f"each leaf needs a name of its own, but two leaves are called {name or 'the root'}. Rename a key "
                 "that has a dot"
             )
         # A key may stay as it is; what has only a shape may not.

@@ -50,7 +50,7 @@ def to_state_dict(tree: PyTree) -> dict[str, Any]:
     arrays = {x.name: x.value for x in leaves_of(numbers_as_arrays(tree), are_read=True) if is_numeric_array(x.value)}
     for name, x in arrays.items():
         if is_traced(x):
-            raise TypeError(f"to_state_dict needs values, but {name or '(the root)'} is traced: call it outside of jit")
+            raise TypeError(f"to_state_dict needs values, but {name or 'the root'} is traced: call it outside of jit")
     # An array over several processes is whole on none of them; a `jax.ShapeDtypeStruct` has no values.
     here = {
         name: x

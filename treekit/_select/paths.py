@@ -290,5 +290,5 @@ def _check_one_name(name: str, selectors: Iterable[Selector], names: Sequence[st
 
 
 def _is_masked_node(x: object) -> bool:
-    """Whether `x` looks like Optax's MaskedNode, a named tuple without fields; this room does not import Optax."""
-    return getattr(type(x), "_fields", None) == ()
+    """Whether `x` is Optax's MaskedNode; this room does not import Optax."""
+    return type(x).__name__ == "MaskedNode"

@@ -73,9 +73,7 @@ class _Span(NamedTuple):
 
 def _spans(leaf: int, name: str, x: Any) -> Iterator[_Span]:
     if is_traced(x):
-        raise TypeError(
-            f"tree_shared needs arrays in memory, but {name or '(the root)'} is traced: call it outside jit"
-        )
+        raise TypeError(f"tree_shared needs arrays in memory, but {name or 'the root'} is traced: call it outside jit")
     if _is_numpy(x) and x.size:
         start, stop = np.lib.array_utils.byte_bounds(x)
         yield _Span(_HOST, start, stop, leaf)

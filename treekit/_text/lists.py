@@ -21,4 +21,4 @@ def _ends(name: str) -> str:
 def listed(names: Sequence[str]) -> str:
     """List the first names, for an error."""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(name or "(the root)" for name in names[:_LISTED]) + more
+    return ", ".join(name or "the root" for name in names[:_LISTED]) + more

@@ -1,6 +1,6 @@
 """The arguments with which the laws of a gradient transformation are checked, and a few steps with them."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,6 @@ from treekit._trained.leaves import which_are_trained
 
 STEPS = 4  # all with the same arguments, so traced once
 AFTER = 40  # steps within which a NaN must disappear from the state; longer than a round of accumulation
-_LISTED = 6  # the number of key paths in one line
 
 
 class Arrays(NamedTuple):
@@ -121,7 +120,7 @@ def is_jit_argument(x: object) -> bool:
 
 def by_path(tree: PyTree) -> dict[str, Any]:
     """Return the leaves of a tree by key path."""
-    return {name or "the root": x for name, x in flatten_with_distinct_names(tree)}
+    return {name: x for name, x in flatten_with_distinct_names(tree)}
 
 
 def shared_buffers(tree: PyTree) -> dict[str, list[str]]:
@@ -146,9 +145,3 @@ def nan_paths(tree: PyTree) -> set[str]:
 def without(diff: TreeDiff, *kinds: str) -> TreeDiff:
     """Return the differences, except those of these kinds."""
     return TreeDiff(difference for difference in diff if difference.kind not in kinds)
-
-
-def listed(names: Iterable[str] | Collection[str]) -> str:
-    """List a few names, sorted, and the number of others."""
-    ordered = sorted(names)
-    return ", ".join(ordered[:_LISTED]) + (f" and {len(ordered) - _LISTED} more" if len(ordered) > _LISTED else "")

@@ -11,8 +11,9 @@ import jax
 
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._text.describe import count, describe, describe_value
+from treekit._text.lists import listed
 from treekit._text.table import WIDTH, in_columns
-from treekit.testing._case import by_path, is_jit_argument, listed, shared_buffers, split
+from treekit.testing._case import by_path, is_jit_argument, shared_buffers, split
 
 
 def check_donation(f: Callable[..., object], *args: object) -> None:
@@ -87,7 +88,7 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
                 rows |= {(names[i], kind, f"the result at its place is {own[i]}"): None for i in changed}
             else:  # JAX chooses which of them to reuse
                 why = f"{given[kind]} leaves have this shape and dtype, and {count(returned[kind], 'result')}"
-                rows[listed(names[i] for i in alike), kind, why] = None
+                rows[listed(sorted(names[i] for i in alike)), kind, why] = None
         were = "was" if len(unusable) == 1 else "were"
         wrong.append(f"{len(unusable)} of {len(names)} donated leaves {were} not usable:")
         wrong += [textwrap.indent(row, "  ") for row in in_columns(list(rows), width=WIDTH - 2)]

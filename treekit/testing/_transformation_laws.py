@@ -15,6 +15,7 @@ from treekit._compare.diff import tree_diff
 from treekit._compare.differences import STRUCTURE, Difference, TreeDiff
 from treekit._names.key_path import flatten_with_names
 from treekit._text.describe import describe_error
+from treekit._text.lists import listed
 from treekit.testing._case import (
     AFTER,
     STEPS,
@@ -23,7 +24,6 @@ from treekit.testing._case import (
     all_finite,
     by_path,
     is_jit_argument,
-    listed,
     nan_paths,
     shared_buffers,
     split,
@@ -100,7 +100,7 @@ def _nan_after_finite_gradients(case: Case, run: Run) -> str:
     if not all_finite((case.params, case.grads)):
         return ""
     bad = nan_paths(run.last) | {f"updates.{path}" for path in nan_paths(run.updates)}
-    return f"NaN after {STEPS} steps at {listed(bad)}" if bad else ""
+    return f"NaN after {STEPS} steps at {listed(sorted(bad))}" if bad else ""
 
 
 def _jitted_init(case: Case, run: Run) -> str:
@@ -130,7 +130,7 @@ def _nan_left_in_state(case: Case, run: Run) -> str:
     left = nan_paths(poisoned.state) - nan_paths(clean.state)
     if not (left and bool(clean.finite) and bool(poisoned.finite)):
         return ""
-    return f"after {AFTER} finite gradients there is NaN at {listed(left)}, though no update was NaN"
+    return f"after {AFTER} finite gradients there is NaN at {listed(sorted(left))}, though no update was NaN"
 
 
 def _members_apart(case: Case, run: Run) -> str:
@@ -153,7 +153,7 @@ def _difference(a: object, b: object) -> str:
     if diff := without(tree_diff(a, b, values=False), "weak type", "sharding"):
         return str(diff)
     right = by_path(b)
-    return listed(path or "(root)" for path, x in by_path(a).items() if not _close(x, right[path]))
+    return listed(sorted(path for path, x in by_path(a).items() if not _close(x, right[path])))
 
 
 def _close(x: Any, y: Any) -> bool:
@@ -168,7 +168,7 @@ def _shared_buffers(case: Case, run: Run) -> str:
         shared = shared_buffers({"params": case.params, "state": state})
         pairs = [f"{other} is {first}" for first, others in shared.items() for other in others]
         if of_state := [pair for pair in pairs if pair.startswith("state")]:
-            return f"after {function}, {listed(of_state)}"
+            return f"after {function}, {listed(sorted(of_state))}"
     return ""
 
 
@@ -208,7 +208,7 @@ def _stuck_state(case: Case, run: Run) -> str:
         for path in narrow
         if wide_decay[path] > 0.03 and decay[path] < 0.25 * wide_decay[path]
     ]
-    return f"with {STEPS} large gradients and then small ones, {listed(stuck)}" if stuck else ""
+    return f"with {STEPS} large gradients and then small ones, {listed(sorted(stuck))}" if stuck else ""
 
 
 def _decay(case: Case, state: OptState, cast: Callable[[Any], Any]) -> dict[str, float]:
