@@ -10,7 +10,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from treekit._base.flax import is_nnx_module, is_no_parameter, is_param, is_variable_class, variable_class
@@ -37,38 +38,52 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
         TypeError: which of the children of a dataclass is such a field is not known.
     """
 
-    def stops(x: object) -> bool:
+    def decides(x: object) -> bool:
         return (is_leaf is not None and is_leaf(x)) or declares(variable_class(x))
 
-    def stops_in_module(x: object) -> bool:  # not at the modules in it
+    def decides_in_module(x: object) -> bool:  # modules in it do not
         cls: Any = variable_class(x)
         return (is_leaf is not None and is_leaf(x)) or is_variable_class(cls) or _says(cls)
 
-    def answers(part: PyTree, in_module: bool) -> Iterator[bool]:
-        """Yield the answer for each leaf of a part of the tree; in a module, variables decide, and what is in none."""
-        for x in jtu.tree_leaves(part, is_leaf=stops_in_module if in_module else stops):
+    def outside(part: PyTree) -> Iterator[bool]:
+        """Yield the answer for each leaf of a part that is in no module of Flax."""
+        for x in jtu.tree_leaves(part, is_leaf=decides):
             cls: Any = variable_class(x)
-            decides = in_module and is_variable_class(cls)
-            if (not getattr(cls, _WHOLE_CLASS, is_param(cls))) if decides else _is_frozen(cls):
+            if _is_frozen(cls):
                 yield from all_frozen(x)
             elif jtu.all_leaves([x], is_leaf):
-                yield in_module and not decides
+                yield False
             elif excluded := _excluded_fields(cls):
-                keyed = keyed_children(x)
-                _check_keys(cls, excluded, [text for text, _ in keyed])
-                for text, child in keyed:
-                    is_inside = in_module or is_nnx_module(cls)
-                    yield from all_frozen(child) if text in excluded else answers(child, is_inside)
-            elif decides:
-                for child in one_level(x)[0]:
-                    yield from answers(child, False)
+                yield from of_fields(x, cls, excluded, in_module if is_nnx_module(cls) else outside)
             else:
-                yield from answers(x, True)
+                yield from in_module(x)
 
-    def all_frozen(part: PyTree) -> list[bool]:
-        return [True] * len(jtu.tree_leaves(part, is_leaf=is_leaf))
+    def in_module(part: PyTree) -> Iterator[bool]:
+        """Yield the answer for each leaf of a module, in which variables decide, and what is in none is frozen."""
+        for x in jtu.tree_leaves(part, is_leaf=decides_in_module):
+            cls: Any = variable_class(x)
+            is_variable = is_variable_class(cls)
+            if is_variable and getattr(cls, _WHOLE_CLASS, is_param(cls)):
+                values = [x] if jtu.all_leaves([x], is_leaf) else one_level(x)[0]
+                yield from itertools.chain(*map(outside, values))
+            elif is_variable or _is_frozen(cls) or jtu.all_leaves([x], is_leaf):
+                yield from all_frozen(x)
+            else:
+                yield from of_fields(x, cls, _excluded_fields(cls), in_module)
 
-    return list(answers(tree, False))
+    def of_fields(
+        x: PyTree, cls: Any, excluded: frozenset[str], others: Callable[[PyTree], Iterator[bool]]
+    ) -> Iterator[bool]:
+        """Yield the answer for each leaf of a node: those in excluded fields are frozen."""
+        keyed = keyed_children(x)
+        _check_keys(cls, excluded, [text for text, _ in keyed])
+        for text, child in keyed:
+            yield from all_frozen(child) if text in excluded else others(child)
+
+    def all_frozen(part: PyTree) -> Iterator[bool]:
+        return itertools.repeat(True, len(jtu.tree_leaves(part, is_leaf=is_leaf)))
+
+    return list(outside(tree))
 
 
 def declares(cls: Any) -> bool:

@@ -2,9 +2,10 @@
 
 - `transformation`: what is it, and what is the core that runs inside it? `types`: what are their types?
 - `boundary`: what do `init` and `update` do around a core? `crossing`: how do trees go in and come out of an update?
-- `trained`: what is trained? `holes`: what stands for params that are not there? `extra_args`: how are extra
-  arguments seen inside?
+- `trained`: what is trained? `holes`: what stands for params that are not there? `passed`: which params is a function
+  asked about? `extra_args`: how are extra arguments seen inside? `taken`: which of them does nothing take?
 - `preserve`: which dtype, structure and shape have results? `sharding`: which sharding has the state?
 - `known_states`: what is known of a state by its class? `state_map`: whose array is this in a state?
+  `sliced`: what is the state of some of the params?
 - `misfit`: where does a state not fit? `notes`: which transformation of Optax raised an error, and for which leaf?
 """

@@ -1,7 +1,7 @@
 """The boundary of a transformation: the user's trees outside, trees of the arrays that are trained inside.
 
-Only the outermost transformation crosses it, once. What runs inside is a *core*, which does not, but for a subclass of
-`MultiSteps` that calls its own `update`.
+Only the outermost transformation crosses it, once. What runs inside is a *core*, which never crosses it, with one
+exception: the core of a subclass of `MultiSteps` that calls its own `update`.
 """
 
 import contextlib

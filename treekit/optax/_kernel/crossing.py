@@ -78,7 +78,7 @@ class Crossing:
         missing = {i for i, x in enumerate(self._gradients) if x is None and flat.is_trained[i]}
         if missing:
             entries = map_state(state, self.like)
-            # In rounds, a missing gradient is a zero; for all, if there is one array for all.
+            # In a round, a missing gradient counts as zero; for every leaf, if one array is the sum of all (`flatten`).
             rounds = {x.param for x in entries if x.in_rounds}
             held = missing - (missing if any(map(_is_sum_of_all, entries)) else rounds)
             if held:
@@ -172,7 +172,7 @@ def _check_gradient(flat: Flat, i: int, x: Any, has_params: bool) -> None:
 
 
 def _check_no_gradient(flat: Flat, i: int, x: Any) -> None:
-    """Raise an error if the i-th leaf, which is not trained, has a gradient; if a class froze it, that is dropped."""
+    """Raise an error for a gradient of the i-th leaf, which is not trained; if its class freezes it, that is ignored."""
     if is_parameter(x) and not flat.is_frozen[i]:
         raise TypeError(
             f"there is a gradient ({describe(x)}) at {_path(flat, i)}, which is {describe(flat.leaves[i])}, and is not "

@@ -25,7 +25,7 @@ class StateError(ValueError, TypeError):
 def explained(
     error: Exception, init: Callable[[Any], Any], state: OptState, updates: Updates, params: Params
 ) -> Exception:
-    """Return the error to raise for that of an update: a better one, or itself, perhaps with a note.
+    """Return the error to raise where an update raised one: a better one, or the same, perhaps with a note.
 
     The first row that holds:
 

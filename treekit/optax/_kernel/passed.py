@@ -29,8 +29,8 @@ class LeafGroup(NamedTuple):
     Attributes:
         params: the params inside, with all leaves.
         numbers: which of the leaves are in the list.
-        answers: what a spec says about each leaf of the params, after the spec itself, by its id. All groups of an
-            update share it.
+        answers: from the id of a spec to the spec, which keeps the id its own, and its value for each leaf of the
+            params. All groups of an update share it.
     """
 
     params: Params

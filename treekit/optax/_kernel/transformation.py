@@ -13,8 +13,8 @@ for no update; and a state of the structure and shapes of the one before, of any
 Closures. Equinox's `closure_to_pytree`, which Optimistix applies to optimizers, follows `init` and `update` into all
 that they close over, to find the arrays among hyperparameters. So, in every core:
 
-1. `init` closes over the `init` inside and not over its core, which leads to `update` too: otherwise each wrapper would
-   double the number of paths.
+1. `init` closes over the `init` inside and not over its core, which leads to `update` too: otherwise each
+   wrapper would reach `update` twice, and the number of paths would double with each level.
 2. A tree that is not for arithmetic, such as a mask, is in an object (`MaskFunction`), not in a closure, of which it
    would make a tree.
 

@@ -49,5 +49,5 @@ OURS: dict[Any, Any] = {
 for ours in _OF_THE_SAME_NAME:
     for module in (optax, optax.transforms):
         OURS.update(dict.fromkeys(existing(module, ours.__name__), ours))
-# The updates of `measure_with_ema` are a measurement.
+# Optax passes a measurement as the "updates" of `measure_with_ema`: it does not cross the boundary.
 OURS.update({theirs: theirs for theirs in existing(optax, "measure_with_ema")})

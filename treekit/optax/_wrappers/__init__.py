@@ -8,6 +8,6 @@
 - `inject`: hyperparameters in the state; `kinds`: is an argument a number, a schedule, or passed on?
 - `apply`: how are updates added to params? `lbfgs`: how does a line search run on a model? `lookahead`: on a pair?
 - `monitor`: measurements of the updates; `update`: an average of the params, or a copy; `schedule_free`: the params to
-  evaluate with; `tree_set`: other numbers in a state; `state_values`: what have states for the params?
+  evaluate with; `tree_set`: other numbers in a state; `state_values`: which values does a state have for the params?
 - `releases`: what does not every release of Optax have?
 """

@@ -150,11 +150,11 @@ def _run_conditionally(
 
 
 def _as_written(x: Any) -> Any:
-    """Return an update of a branch in less than 32 bits so that it is written in these.
+    """Keep XLA from widening an update of a branch before the branch writes it.
 
     On TPUs, XLA would move into the branches what reads it: a cast of `apply_updates`, so that 32 bits are written (JAX
-    0.10.2, tests/accelerators/test_wrappers.py). Each has a barrier of its own: what one returns for several arrays
-    differs between the devices of a `shard_map` if one of them does.
+    0.10.2, tests/accelerators/test_wrappers.py). Each has a barrier of its own: after one around
+    several arrays, all of them count as different on the devices of a `shard_map` if one does.
     """
     return lax.optimization_barrier(x) if is_narrow(x) else x
 

@@ -127,7 +127,7 @@ def run_step_if(
     state, acc = treedef.unflatten([varying_over(x, varying_axes(should_step)) for x in leaves])
     step, consts = trace(inner_step, state, acc)
     likes = step.like[0]
-    # In a dtype that holds the updates too. Few need another one than they have.
+    # Each in a dtype that holds its update too; most have such a dtype already.
     places = [
         x if like is None or like.dtype == x.dtype else x.astype(promoted_dtype(x, like))
         for x, like in zip(acc, likes, strict=True)
@@ -160,7 +160,7 @@ def is_known(flag: object) -> bool:
 
 
 def in_own_memory(arrays: list[Any]) -> list[Any]:
-    """Return arguments of the program for a loop to change in place: on CPUs, copies of them.
+    """Return arrays that a loop may overwrite, for arguments of the program: on CPUs, copies of them.
 
     There, XLA would copy an argument in every step, slowly, if what the loop returns is read twice; an operation that
     changes nothing gives the loop an array of its own (JAX 0.10.2, tests/optax/whole/test_cost.py). On TPUs and GPUs

@@ -31,7 +31,8 @@ class Parameter(NamedTuple):
         takes_only_ints: whether its annotation is an int, or int | None, as that of memory_size of lbfgs.
         keeps_ints: whether an int stays an integer as a hyperparameter, as the seed of add_noise, or the cooldown of
             reduce_on_plateau, which may be any number and is 0 by default.
-        is_numeric: whether its annotation has numbers only, and None or a schedule; or its default is a number.
+        is_numeric: whether it takes only numbers, and perhaps None or a schedule: by its annotation; without one, by its
+            default.
         may_be_none: whether None is among them.
     """
 
@@ -52,9 +53,9 @@ class Parameter(NamedTuple):
         is_count = type(parameter.default) is int and role != "schedule" and jax.Array in members
         keeps_ints = is_key_or_seed or is_count or (int in members and float not in members)
         others = [x for x in members if x not in _NUMBERS and x is not optax.Schedule]
+        has_only_numbers = not others and not {*members} <= {type(None), bool, optax.Schedule}
         is_annotated = parameter.annotation is not inspect.Parameter.empty
-        is_numeric = not others and not {*members} <= {type(None), bool, optax.Schedule}
-        is_numeric = is_numeric if is_annotated else type(parameter.default) in (int, float)
+        is_numeric = has_only_numbers if is_annotated else type(parameter.default) in (int, float)
         may_be_none = parameter.default is None or type(None) in members
         return cls(parameter.default, role, takes_only_ints, keeps_ints, is_numeric, may_be_none)
 

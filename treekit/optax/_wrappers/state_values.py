@@ -36,7 +36,8 @@ def ancestors(state: OptState, path: KeyPath) -> list[tuple[Any, Any]]:
 def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Callable[[KeyPath, Any, Any], Any]) -> T:
     """Replace each param of which one of the trees has an array by `value(path of that tree, array, param)`.
 
-    The result is a tree of arrays of its own: others are copied, and what a reference refers to now.
+    The result shares no array with the params: those that are not replaced are copied, and a reference becomes a copy
+    of its array.
     """
     leaves, treedef = jtu.tree_flatten(params)
     can_train = which_can_be_trained(params, leaves)
