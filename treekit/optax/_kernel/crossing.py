@@ -172,7 +172,7 @@ def _check_gradient(flat: Flat, i: int, x: Any, has_params: bool) -> None:
 
 
 def _check_no_gradient(flat: Flat, i: int, x: Any) -> None:
-    """Raise an error for a gradient of the i-th leaf, which is not trained; if its class freezes it, that is ignored."""
+    """Raise an error for a gradient of a leaf that is not trained; if its class freezes it, the gradient is ignored."""
     if is_parameter(x) and not flat.is_frozen[i]:
         raise TypeError(
             f"there is a gradient ({describe(x)}) at {_path(flat, i)}, which is {describe(flat.leaves[i])}, and is not "

@@ -31,8 +31,8 @@ class Parameter(NamedTuple):
         takes_only_ints: whether its annotation is an int, or int | None, as that of memory_size of lbfgs.
         keeps_ints: whether an int stays an integer as a hyperparameter, as the seed of add_noise, or the cooldown of
             reduce_on_plateau, which may be any number and is 0 by default.
-        is_numeric: whether it takes only numbers, and perhaps None or a schedule: by its annotation; without one, by its
-            default.
+        is_numeric: whether it takes numbers only, and perhaps None or a schedule: by its annotation, or by its default
+            if it has none.
         may_be_none: whether None is among them.
     """
 
