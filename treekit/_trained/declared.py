@@ -38,6 +38,9 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
         TypeError: which of the children of a dataclass is such a field is not known.
     """
 
+    def is_whole(x: object) -> bool:
+        return (is_leaf is not None and is_leaf(x)) or jtu.all_leaves([x])
+
     def decides(x: object) -> bool:
         return (is_leaf is not None and is_leaf(x)) or declares(variable_class(x))
 
@@ -51,7 +54,7 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
             cls: Any = variable_class(x)
             if _is_frozen(cls):
                 yield from all_frozen(x)
-            elif jtu.all_leaves([x], is_leaf):
+            elif is_whole(x):
                 yield False
             elif excluded := _excluded_fields(cls):
                 yield from of_fields(x, cls, excluded, in_module if is_nnx_module(cls) else outside)
@@ -64,9 +67,9 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
             cls: Any = variable_class(x)
             is_variable = is_variable_class(cls)
             if is_variable and getattr(cls, _WHOLE_CLASS, is_param(cls)):
-                values = [x] if jtu.all_leaves([x], is_leaf) else one_level(x)[0]
+                values = [x] if is_whole(x) else one_level(x)[0]
                 yield from itertools.chain(*map(outside, values))
-            elif is_variable or _is_frozen(cls) or jtu.all_leaves([x], is_leaf):
+            elif is_variable or _is_frozen(cls) or is_whole(x):
                 yield from all_frozen(x)
             else:
                 yield from of_fields(x, cls, _excluded_fields(cls), in_module)
