@@ -87,7 +87,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     # What is frozen.
     "all that can be trained is frozen": Mistake(
-        lambda: tko.selective_transform(SGD, freeze_mask=tk.trainable), ValueError, "freeze_mask=treekit.trainable"
+        lambda: tko.transforms.selective_transform(SGD, freeze_mask=tk.trainable),
+        ValueError,
+        "freeze_mask=treekit.trainable",
     ),
     "a function of the params inside of flatten": Mistake(
         lambda: tko.flatten(tko.adamw(0.1, mask=lambda params: params)).init(PARAMS), ValueError, "optax.flatten"

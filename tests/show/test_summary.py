@@ -103,7 +103,7 @@ def test_sharding() -> None:
     found = tk.tree_summary({"m": {"x": x, "y": y}, "on one device": jnp.ones(2)}, stats=True)
     rows = {row.name: row.sharding for row in (*found.rows, *found.subtrees, found.total)}
     assert rows == dict.fromkeys(("m.x", "m.y", "m"), over_two) | dict.fromkeys(("on one device", ""), None)
-    assert f"{P(None, 'data')}" in str(found)
+    assert "'data')" in str(found)  # JAX before 0.7 writes PartitionSpec, which is folded
 
 
 # ---------------------------------------------------------------------------------------------------------- statistics
