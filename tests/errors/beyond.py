@@ -172,7 +172,17 @@ MISTAKES: dict[str, Mistake] = {
         lambda: grouped({"w": {"weight_decy": 0.0}}), ValueError, "weight_decay"
     ),
     "a row that is a number": Mistake(lambda: grouped({"w": 0.1}), TypeError, "the row 'w'"),
-    "a table that is a list": Mistake(lambda: grouped([("w", {})]), TypeError, "the table"),
+    "a table that is a list": Mistake(lambda: grouped([("w", {})]), TypeError, "is the table"),
+    "no table": Mistake(lambda: unchecked(training.param_groups)(tko.adamw, 1e-3), TypeError, "is the table"),
+    "an option of PyTorch": Mistake(lambda: grouped({"w": {"betas": (0.9, 0.99)}}), ValueError, "b1, b2"),
+    "a mask for a number of a row": Mistake(
+        lambda: grouped({"w": {"weight_decay": tk.path_mask("w")}}), TypeError, "the row 'w': weight_decay"
+    ),
+    "the state of another table": Mistake(
+        lambda: step(training.param_groups(tko.adamw, {"w": {"learning_rate": 0.5}}, 0.1), grouped({"b": {"b1": 0.5}})),
+        StateError,
+        "the state has b_b1; it lacks w_learning_rate",
+    ),
     "a row for a number": Mistake(lambda: grouped({3: {}}), TypeError, "found 3"),
     "a row without a name": Mistake(lambda: grouped({tk.leaf_mask(lambda x: True): {"b1": 0.1}}), ValueError, "'name'"),
     "a name of a row that is a number": Mistake(

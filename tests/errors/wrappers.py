@@ -173,7 +173,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: injected(2**24 + 1).init(PARAMS), TypeError, "'learning_rate' of adam"
     ),
     "a state with other hyperparameters": Mistake(
-        lambda: resumed(injected(0.1, only="b1"), injected(0.1, only="b2")), StateError, "b1, b2"
+        lambda: resumed(injected(0.1, only="b1"), injected(0.1, only="b2")), StateError, "the state has b2; it lacks b1"
     ),
     "a schedule where a number was": Mistake(
         lambda: resumed(injected(lambda count: 0.1), injected(0.1)), StateError, "learning_rate"

@@ -19,7 +19,7 @@ from treekit.optax._kernel.transformation import Core, GradientTransformation
 from treekit.optax._wrappers.call import Call
 from treekit.optax._wrappers.inject import inject_hyperparams
 from treekit.training._groups_core import TableOptimizer
-from treekit.training._groups_table import Times, call_of, check_leafwise, rows_of
+from treekit.training._groups_table import Times, call_of, check_is_table, check_leafwise, rows_of
 
 
 def param_groups(
@@ -88,6 +88,7 @@ def param_groups(
     for x in (*args, *defaults.values()):
         if isinstance(x, Times):
             raise TypeError(f"{x!r} is relative to a default, so it is for the rows of the table, and is not a default")
+    check_is_table(table)
     call = call_of(factory, args, defaults)
     rows = rows_of(table, call)
     if any(row.options for row in rows):

@@ -17,7 +17,6 @@ from treekit._base.types import Params
 from treekit._select.masks import Combined, Inverse, MaskSpec
 from treekit._select.paths import PathMask, path_mask, select_leaves
 from treekit._text.describe import describe_value
-from treekit._text.lists import nearest
 from treekit.optax._kernel.holes import is_hole
 from treekit.optax._wrappers.call import Call, bind_original, check_numbers
 
@@ -117,10 +116,17 @@ def check_leafwise(call: Call, leafwise: bool) -> None:
         )
 
 
-def rows_of(table: object, call: Call) -> list[Row]:
-    """Return the rows of a table; raise an error unless they set options of this factory, under names of their own."""
+def check_is_table(table: object) -> None:
+    """Raise a TypeError unless a table is a dict."""
     if not is_mapping(table):
-        raise TypeError(f"the table must be a dict of dicts, or None, by pattern, found {describe_value(table)}")
+        raise TypeError(
+            "the second argument of param_groups is the table, a dict of options by pattern, such as {'**.bias': "
+            f"{{'weight_decay': 0.0}}, 'embed.**': None}}, found {describe_value(table)}"
+        )
+
+
+def rows_of(table: Mapping[Any, Any], call: Call) -> list[Row]:
+    """Return the rows of a table; raise an error unless they set options of this factory, under names of their own."""
     rows = [_row(key, options, call) for key, options in table.items()]
     by_name: dict[str, Row] = {}
     for row in rows:
@@ -160,8 +166,8 @@ def _row(key: Any, options: Any, call: Call) -> Row:
     if not any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values()):
         for option in own.keys() - known.keys():
             raise ValueError(
-                f"{call.name} has no option {option!r}, which the row {text} sets. The nearest: "
-                f"{nearest(str(option), list(known))}"
+                f"{call.name} has no option {option!r}, which the row {text} sets. It has {', '.join(known)}. To "
+                "freeze, write None for the whole row"
             )
     if call.is_of_optax:
         alone = {option: x for option, x in own.items() if not isinstance(x, Times)}

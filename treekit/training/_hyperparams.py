@@ -97,8 +97,8 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
     if scheduled := [key for key in new if places[key].scheduled]:
         raise ValueError(
             f"{', '.join(scheduled)} follows a schedule, which would overwrite the value in the next update. Set "
-            "others by key; pass a number to inject_hyperparams instead; or add a factor of your own: "
-            "optax.inject_hyperparams(optax.scale)(1.0), after the optimizer in its chain"
+            "others by key, such as the factor of a row of param_groups; pass a number in place of the schedule; or "
+            "add a factor of your own: optax.inject_hyperparams(optax.scale)(1.0), after the optimizer in its chain"
         )
     for key, value in new.items():
         place = places[key].leaf
@@ -158,8 +158,9 @@ def _check_known(what: str, asked: Iterable[str], known: Collection[str]) -> Non
         if x not in known:
             raise ValueError(
                 f"no hyperparameter of the state has the {what} {x!r}; the nearest: "
-                f"{nearest(x, list(dict.fromkeys(known)))}. optax.inject_hyperparams(optax.adam)(1e-3) stores those of "
-                "adam in its state"
+                f"{nearest(x, list(dict.fromkeys(known)))}"
+                + ". optax.inject_hyperparams(optax.adam)(1e-3) stores those of adam in its state"
+                * (not known)
             )
 
 

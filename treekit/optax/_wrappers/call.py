@@ -17,6 +17,7 @@ from treekit._base.flax import values_of_variables
 from treekit._base.jax import jnp, jtu
 from treekit._base.states import is_of_optax
 from treekit._base.types import Params
+from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.transformation import core_of
 from treekit.optax._wrappers.masks_and_labels import MaskFunction, resolve
@@ -104,7 +105,7 @@ def check_numbers(call: Call, *, schedules: bool) -> None:
         is_right = (
             (_is_number(x) and (not parameter.takes_only_ints or _is_int(x)))
             or (x is None and parameter.may_be_none)
-            or (may_be_schedule and callable(x))
+            or (may_be_schedule and callable(x) and not isinstance(x, TreeSpec))
         )
         if parameter.is_numeric and not is_right:
             kind = "an int" if parameter.takes_only_ints else "a number"

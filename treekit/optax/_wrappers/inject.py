@@ -161,10 +161,14 @@ class _Injected:
 
     def _check_state(self, state: OptState) -> None:
         """Raise an error if a state has other hyperparameters than the arguments."""
-        if others := sorted(state.hyperparams.keys() ^ (self.numbers.keys() | self.schedules.keys())):
+        old, new = set(state.hyperparams), {*self.numbers, *self.schedules}
+        if old != new:
+            sides = [f"the state has {', '.join(sorted(old - new))}"] * bool(old - new)
+            sides += [f"it lacks {', '.join(sorted(new - old))}"] * bool(new - old)
             raise StateError(
-                f"{', '.join(others)} is a hyperparameter of the state, and not of {self.call.name} as it was injected "
-                "now, or the reverse. Make the state with init, or inject with the same arguments and the same `only`"
+                f"the hyperparameters of the state are not those of {self.call.name} as it is injected now: "
+                f"{'; '.join(sides)}. Pass the arguments, `only` and table with which the state was made; make it "
+                "again with init; or carry over the rest with treekit.graft, whose fresh= and rename= name these"
             )
 
     def _first_value(self, name: str, state: object) -> object:
@@ -187,8 +191,8 @@ class _Injected:
 
     def _not_a_schedule(self, name: str, result: str) -> TypeError:
         return TypeError(
-            f"inject_hyperparams uses the argument {name!r} of {self.call.name} as a schedule. Called with a count, "
-            f"{result}. To pass it on unchanged, name it: static_args={name!r}"
+            f"{name!r} of {self.call.name} is a function, and used as a schedule. Called with a count, {result}. To "
+            f"pass another function on unchanged, name it in inject_hyperparams: static_args={name!r}"
         )
 
     def _store(self, name: str, x: Any, float_dtype: DTypeLike) -> Any:
