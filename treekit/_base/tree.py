@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
 import jax
@@ -59,7 +59,7 @@ def _first(x: object, other: object) -> object:
     return other if x is None else x
 
 
-def reachable(x: object, parts_of: Callable[[Any], list[Any]]) -> list[Any]:
+def reachable(x: object, parts_of: Callable[[Any], Iterable[Any]]) -> list[Any]:
     """Return an object and everything reachable through `parts_of`, each once, even if there are cycles."""
     parts: dict[int, Any] = {}  # by id
     pending = [x]

@@ -154,7 +154,7 @@ class GroupsOfLeaves:
         self.only = next(iter(self.indices)) if len(self.indices) == 1 else None
         self._params, self._answers = params, dict[int, tuple[Any, list[Any]]]()
 
-    def inside(self, group: Group) -> contextlib.AbstractContextManager[None]:
+    def inside(self, group: Group) -> contextlib.AbstractContextManager[LeafGroup | None]:
         """Say, while the core of a group runs, which leaves it sees."""
         return in_group(LeafGroup(self._params, self.indices[group], self._answers))
 

@@ -4,21 +4,17 @@
 """
 
 import contextlib
-from collections.abc import Generator
 from contextvars import ContextVar
+from typing import Any
+
+from treekit._base.context import setting
 
 _NAMES: ContextVar[dict[str, list[str]] | None] = ContextVar("names", default=None)
 
 
-@contextlib.contextmanager
-def names_of_rows() -> Generator[dict[str, list[str]], None, None]:
-    """Yield a dict that gets, while an optimizer runs, the names of the rows that decide about each leaf."""
-    names: dict[str, list[str]] = {}
-    token = _NAMES.set(names)
-    try:
-        yield names
-    finally:
-        _NAMES.reset(token)
+def names_of_rows() -> contextlib.AbstractContextManager[Any]:
+    """Return a context: in it, a dict gets the names of the rows that decide about each leaf."""
+    return setting(_NAMES, {})
 
 
 def are_noted() -> dict[str, list[str]] | None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 from treekit._arrays.map import dtype_preserving_tree_map
 from treekit._arrays.round import bits_like, hash_bits, round_by, widen
+from treekit._base.context import setting
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import can_be_trained, is_narrow
@@ -214,11 +215,8 @@ def _init_inside(init: Callable[[Any], Any], params: Params, described: str) -> 
             "to the outer one, which may name each accumulator; or to several that are side by side in a chain or a "
             "partition"
         )
-    token = _OUTER.set(described)
-    try:
+    with setting(_OUTER, described):
         return init(params)
-    finally:
-        _OUTER.reset(token)
 
 
 def _cast_first_state(state: OptState, rules: Rules, params: Params) -> Any:

@@ -10,10 +10,11 @@ the tree that has all of them, once for all groups.
 """
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from treekit._base.context import setting
 from treekit._base.dtype import shape_of
 from treekit._base.jax import jtu
 from treekit._base.types import Params, PyTree
@@ -46,24 +47,14 @@ class LeafGroup(NamedTuple):
 _GROUP: ContextVar[LeafGroup | None] = ContextVar("group", default=None)
 
 
-@contextlib.contextmanager
-def passing(params: Params) -> Generator[None, None, None]:
+def passing(params: Params) -> contextlib.AbstractContextManager[Params]:
     """Say, while a core runs, which params the user passed: those inside; without them, the updates."""
-    token = _PASSED.set(params)
-    try:
-        yield
-    finally:
-        _PASSED.reset(token)
+    return setting(_PASSED, params)
 
 
-@contextlib.contextmanager
-def in_group(group: LeafGroup | None) -> Generator[None, None, None]:
+def in_group(group: LeafGroup | None) -> contextlib.AbstractContextManager[LeafGroup | None]:
     """Say, while a core runs, that it sees a list of some leaves only; or, with None, that it sees a tree again."""
-    token = _GROUP.set(group)
-    try:
-        yield
-    finally:
-        _GROUP.reset(token)
+    return setting(_GROUP, group)
 
 
 def group_inside(tree: PyTree) -> LeafGroup | None:

@@ -14,7 +14,7 @@ import jax
 from treekit._base.dtype import is_prng_key
 from treekit._base.jax import jtu
 from treekit._base.states import is_of_optax
-from treekit._base.tree import is_mapping
+from treekit._base.tree import is_mapping, reachable
 
 
 def check_keys_are_taken(update: Callable[..., Any], extra: dict[str, Any]) -> None:
@@ -26,7 +26,11 @@ def check_keys_are_taken(update: Callable[..., Any], extra: dict[str, Any]) -> N
     """
     for name, x in extra.items():
         leaves = jtu.tree_leaves(x)
-        if leaves and all(map(is_prng_key, leaves)) and not _is_taken(name, [update, extra]):
+        if (
+            leaves
+            and all(map(is_prng_key, leaves))
+            and not any(_takes(y, name) for y in reachable([update, extra], _parts))
+        ):
             raise TypeError(
                 f"update received a PRNG key as {name!r}, and nothing in this optimizer takes an argument of that "
                 "name. To round params of 16 bits stochastically, pass key= to apply_gradients, or to apply_updates; "
@@ -36,27 +40,18 @@ def check_keys_are_taken(update: Callable[..., Any], extra: dict[str, Any]) -> N
             )
 
 
-def _is_taken(name: str, roots: list[Any]) -> bool:
-    """Whether a function takes an argument of this name, of those that can be reached from some objects.
+def _takes(x: Any, name: str) -> bool:
+    """Whether a function takes an argument of this name.
 
-    A function of the user's with `**extra` takes all; those of Optax and treekit only pass them on.
+    One of the user's with `**extra` takes all; those of Optax and treekit only pass them on.
     """
-    seen: dict[int, Any] = {}
-    todo: list[Any] = list(roots)
-    while todo:
-        x = todo.pop()
-        if id(x) in seen or isinstance(x, (type, jax.Array)):  # a tracer has any attribute
-            continue
-        seen[id(x)] = x  # the object too, so that no other one gets its id
-        if _is_call_of_own_factory(x):
-            return True
-        if callable(x) and not isinstance(x, functools.partial):
-            parameters = _parameters(x)
-            takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-            if name in parameters or (takes_any and not _is_ours(x)):
-                return True
-        todo += _parts(x)
-    return False
+    if _is_call_of_own_factory(x):
+        return True
+    if not callable(x) or isinstance(x, (type, functools.partial)):
+        return False
+    parameters = _parameters(x)
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return name in parameters or (takes_any and not _is_ours(x))
 
 
 def _is_call_of_own_factory(x: Any) -> bool:
@@ -82,6 +77,8 @@ def _is_ours(function: Any) -> bool:
 
 def _parts(x: Any) -> Iterator[Any]:
     """Yield what a function closes over, or an object has, that may be a function."""
+    if isinstance(x, (type, jax.Array)):  # a tracer has any attribute
+        return
     if is_mapping(x):
         yield from x.values()
     elif isinstance(x, (tuple, list)):
