@@ -169,7 +169,9 @@ OF_LABELS = tko.partition(
 )
 GROUPED = param_groups(tko.adamw, HEAD, 0.1)
 SCHEDULED = param_groups(tko.adamw, HEAD, SCHEDULE)
-TO_TABLE: dict[str, Any] = {"fresh": "hyperparams.**", "rename": {"**.hyperparams.**": None}}
+TO_TABLE: dict[str, Any] = {"fresh": "**.hyperparams.**", "rename": {"**.hyperparams.**": None}}
+FROZEN_EMBED = param_groups(tko.adamw, {"embed": None, **HEAD}, 0.1)
+WARM = param_groups(tko.adamw, {"embed": {"learning_rate": times(SCHEDULE)}, **HEAD}, 0.1)
 TO_PLAIN = {"rename": {"hyperparams.**": None, "count": None}}
 COUNTS = {"2.count": ["count", "hyperparams_states.learning_rate.count"]}
 # As in the table of docs/guides/load.md: before, after, the arguments of graft.
@@ -187,7 +189,22 @@ CHANGED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "a partition after": (GROUPED, OF_LABELS, {"fresh": "**.hyperparams.**", "rename": {"hyperparams.**": None}}),
     "another table": (GROUPED, param_groups(tko.adamw, {"embed": {"b1": 0.5}}, 0.1), TO_TABLE),
     "frozen after": (GROUPED, param_groups(tko.adamw, {"embed": None, **HEAD}, 0.1), {"rename": {"**.embed": None}}),
-    "thawed": (param_groups(tko.adamw, {"embed": None, **HEAD}, 0.1), GROUPED, {"fresh": "**.embed"}),
+    "thawed": (FROZEN_EMBED, GROUPED, {"fresh": "**.embed"}),
+    "thawed, with a rate": (
+        FROZEN_EMBED,
+        tko.chain(tko.clip(1.0), WARM),
+        {"fresh": ["**.embed", "**.hyperparams.embed_*", "**.hyperparams_states.embed_*.**"]},
+    ),
+    "frozen after, with a rate": (
+        tko.chain(tko.clip(1.0), WARM),
+        FROZEN_EMBED,
+        {"rename": dict.fromkeys(["**.embed", "**.hyperparams.embed_*", "**.hyperparams_states.embed_*.**"])},
+    ),
+    "thawed, and another table": (
+        FROZEN_EMBED,
+        tko.chain(tko.clip(1.0), param_groups(tko.adamw, {"head.**": {"b1": 0.5}}, 0.1)),
+        {"fresh": ["**.embed", "**.hyperparams.**"], "rename": {"**.hyperparams.**": None}},
+    ),
 }
 
 
