@@ -1,6 +1,7 @@
 """What is computed with the arrays of a whole model?
 
-- `map`: a map that preserves dtypes
+- `map`: a map that preserves dtypes; `cast`: the casts of one, and of updates
 - `round`: casts to fewer bits, at random
-- `stack`: one model from several, several from one, one vector from all; `scan`: a loop over them
+- `stack`: one model from several, several from one, one vector from all; `members`: the entries of one array;
+  `scan`: a loop over them
 """

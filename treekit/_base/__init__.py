@@ -6,4 +6,5 @@
 - `predicates`: is it an array, a parameter, a function, or a tree that can be called?
 - `tree`: which children does a node have? `flax`: is it of Flax? `states`: is it the state of an optimizer?
 - `layouts`: what does treekit store in a class that it registers? Its readers need not import `_node`.
+- `context`: a context variable that is set while something runs
 """

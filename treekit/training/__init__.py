@@ -2,9 +2,10 @@
 
 For optimizers of treekit and of plain Optax. `treekit.optax` has Optax's names; those here are treekit's own, so none
 of them can become one of Optax with another meaning. Each feature can be removed without touching another. Three have
-several files: `_store` stores a state as `_rules` say; `_groups` runs an optimizer as the rows of a `_groups_table`
-say, and notes in `_row_names` which they are; `_summary` reads these, asks `_effects` and `_frozen`, which take steps
-by `_round`, and `_hyperparams`, and puts their answers into a `_summary_table`.
+several files: `_store` stores a state as `_rules` say; `_groups` makes an optimizer of a `_groups_table`, which
+`_groups_core` runs for each group of parameters, and notes in `_row_names` which rows decide; `_summary` reads these,
+asks `_effects` and `_frozen`, which take steps by `_round`, and `_hyperparams`, and puts their answers into a
+`_summary_table`.
 """
 
 import typing as _typing
