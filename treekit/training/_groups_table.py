@@ -1,6 +1,7 @@
 """The table of `param_groups`: its rows, and which of them decide about each leaf."""
 
 import dataclasses
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -140,19 +141,8 @@ def rows_of(table: Mapping[Any, Any], call: Call) -> list[Row]:
 
 
 def _row(key: Any, options: Any, call: Call) -> Row:
-    keys: list[Any] = [key] if type(key) not in (tuple,) else list(key)
-    plain = [x for x in keys if not isinstance(x, MaskSpec)]
-    for x in plain:
-        if not isinstance(x, (str, re.Pattern, type)):
-            raise TypeError(
-                "param_groups: a key must be a pattern, a class, a mask of path_mask, leaf_mask or trainable, which &, "
-                f"| and ~ combine, or a tuple of these, found {describe_value(x)}"
-            )
-    mask: MaskSpec | None = path_mask(*plain) if plain or not keys else None
-    for other in keys:
-        if isinstance(other, MaskSpec):
-            mask = other if mask is None else mask | other
-    assert mask is not None, "there is a key"
+    keys: list[Any] = list(key) if type(key) in (tuple,) else [key]
+    mask = _mask(keys)
     text = ", ".join(x.__qualname__ if isinstance(x, type) else describe_value(x) for x in keys)
     if not (options is None or is_mapping(options)):
         raise TypeError(f"the row {text} must be None, or a dict of options, found {describe_value(options)}")
@@ -162,6 +152,27 @@ def _row(key: Any, options: Any, call: Call) -> Row:
         raise ValueError(
             f"the row {text} needs a name that is an identifier, found {name!r}: add 'name': 'my_name' to its options"
         )
+    _check_options(own, call, text)
+    return Row(text, name, mask, own, options is None)
+
+
+def _mask(keys: Sequence[Any]) -> MaskSpec:
+    """Return the mask of what one of these keys selects."""
+    masks = [x for x in keys if isinstance(x, MaskSpec)]
+    plain = [x for x in keys if not isinstance(x, MaskSpec)]
+    for x in plain:
+        if not isinstance(x, (str, re.Pattern, type)):
+            raise TypeError(
+                "param_groups: a key must be a pattern, a class, a mask of path_mask, leaf_mask or trainable, which &, "
+                f"| and ~ combine, or a tuple of these, found {describe_value(x)}"
+            )
+    if plain or not masks:
+        masks.insert(0, path_mask(*plain))
+    return functools.reduce(lambda mask, other: mask | other, masks)
+
+
+def _check_options(own: Mapping[str, Any], call: Call, text: str) -> None:
+    """Raise an error unless a factory has the options of a row, and takes their values."""
     known = call.signature.parameters
     if not any(x.kind is inspect.Parameter.VAR_KEYWORD for x in known.values()):
         for option in own.keys() - known.keys():
@@ -176,7 +187,6 @@ def _row(key: Any, options: Any, call: Call) -> Row:
         except TypeError as error:
             advice = ". To switch it off, write 0.0; to freeze, None for the whole row" * str(error).endswith("None")
             raise TypeError(f"the row {text}: {error}{advice}") from None
-    return Row(text, name, mask, own, options is None)
 
 
 def _name(key: Any) -> str:
