@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from treekit._base.jax import jtu
-from treekit._base.tree import children_of, is_mapping, is_none, one_level
+from treekit._base.tree import children_of, is_mapping, is_none, numbered, one_level
 from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
 from treekit._compare.pairs import describe_keys, walk_pairs
 from treekit._names.key_path import path_text
@@ -64,7 +64,7 @@ def flatten_updates(treedef: PyTreeDef, updates: Updates, name: str = "updates")
     try:
         return flatten_up_to(treedef, updates)
     except ValueError:
-        params = treedef.unflatten(range(treedef.num_leaves))
+        params, _ = numbered(treedef)
         try:
             return flatten_up_to(treedef, jtu.tree_map(_spread_none, updates, params, is_leaf=is_none))
         except ValueError as error:
@@ -104,8 +104,8 @@ def _first_mismatch(
 ) -> tuple[KeyPath, str, str] | None:
     """Return where a tree first differs from a structure, and what both have there; None if that is unknown."""
     with contextlib.suppress(Exception):  # classes of users may raise anything where they are rebuilt or compared
-        for pair in walk_pairs(treedef.unflatten(range(treedef.num_leaves)), tree, fits):
-            if pair.kind == "type" and jtu.all_leaves([pair.a]):  # a number that stands for a leaf
+        for pair in walk_pairs(numbered(treedef)[0], tree, fits):
+            if pair.kind == "type" and jtu.all_leaves([pair.a]):  # the mark of a leaf
                 return pair.path, "a leaf", type_name(pair.b)
             if pair.kind == "type" and is_mapping(pair.a) and is_mapping(pair.b):
                 keys, others = describe_keys(children_of(pair.a), children_of(pair.b))

@@ -9,7 +9,7 @@ import numpy as np
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import is_none
+from treekit._base.tree import is_none, numbered
 from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
 from treekit._compare.nodes import in_nodes_of
 from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
@@ -170,8 +170,7 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
     if is_one:
         ((_, treedef),) = parts
     else:
-        whole = [part_def.unflatten(range(len(leaves))) for leaves, part_def in parts]
-        treedef = jtu.tree_structure(prefix.unflatten(whole))
+        treedef = jtu.tree_structure(prefix.unflatten(numbered(part_def)[0] for _, part_def in parts))
     all_leaves = [x for leaves, _ in parts for x in leaves]
     keep: list[bool] = []
     for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True):
@@ -229,4 +228,4 @@ def check_answer(answer: Any, i: int, leaves: Sequence[Any], treedef: PyTreeDef)
 
 
 def _place(i: int, leaves: Sequence[Any], treedef: PyTreeDef) -> str:
-    return f"the leaf {leaf_path_text(treedef.unflatten(range(len(leaves))), i)} ({describe(leaves[i])})"
+    return f"the leaf {leaf_path_text(numbered(treedef)[0], i)} ({describe(leaves[i])})"

@@ -1,6 +1,6 @@
 """Read and change hyperparameters in a state while training: `get_hyperparams`, `set_hyperparams`."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -13,7 +13,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.memory import copied
 from treekit._base.predicates import is_traced
 from treekit._base.states import is_known_state
-from treekit._base.tree import has_node, is_mapping
+from treekit._base.tree import has_node, is_mapping, numbered
 from treekit._base.types import KeyPath, OptState, TransformationLike
 from treekit._names.key_path import path_name
 from treekit._text.describe import describe, describe_value
@@ -116,7 +116,7 @@ def find_hyperparams(state: OptState) -> dict[str, Hyperparam]:
     has_classes = has_node(state, is_known_state)
 
     def is_injected(x: object) -> bool:
-        return isinstance(x, _INJECTED) if has_classes else _is_restored(leaves, x)
+        return isinstance(x, _INJECTED) if has_classes else _is_restored(x, lambda mark: leaves[number_of[id(mark)]])
 
     def find(path: KeyPath, state: OptState) -> Iterator[Hyperparam]:
         for below, node in jtu.tree_flatten_with_path(state, is_leaf=is_injected)[0]:
@@ -125,11 +125,13 @@ def find_hyperparams(state: OptState) -> dict[str, Hyperparam]:
                 for name, value in fields["hyperparams"].items():
                     (leaf,) = jtu.tree_leaves(value)  # in nnx it is inside a variable
                     key = jax.tree_util.GetAttrKey(name)
-                    yield Hyperparam((*path, *below, key), name, leaf, name in fields.get("hyperparams_states", {}))
+                    is_scheduled = name in fields.get("hyperparams_states", {})
+                    yield Hyperparam((*path, *below, key), name, number_of[id(leaf)], is_scheduled)
                 key = jax.tree_util.GetAttrKey("inner_state")
                 yield from find((*path, *below, key), fields.get("inner_state"))
 
-    places = list(find((), treedef.unflatten(range(treedef.num_leaves))))
+    tree, number_of = numbered(treedef)
+    places = list(find((), tree))
     keys = [path_name(x.path) for x in places]
     if len(set(keys)) < len(keys):  # one label is 1, another is "1"
         keys = [jtu.keystr(x.path) for x in places]
@@ -139,7 +141,7 @@ def find_hyperparams(state: OptState) -> dict[str, Hyperparam]:
 _INJECTED = (optax.InjectStatefulHyperparamsState, optax.InjectHyperparamsState)
 
 
-def _is_restored(leaves: Sequence[object], x: object) -> bool:
+def _is_restored(x: object, leaf_of: Callable[[object], Any]) -> bool:
     """Whether `x` is an injected state that was restored as a mapping, as Flax and Orbax do, without empty entries.
 
     It has the names of the fields, an integer for `count`, and one array for each of `hyperparams`. Params or moments
@@ -148,7 +150,7 @@ def _is_restored(leaves: Sequence[object], x: object) -> bool:
     if not (is_mapping(x) and {"count", "hyperparams"} <= x.keys() <= set(_INJECTED[0]._fields)):
         return False
     counts, hyperparams = jtu.tree_leaves(x["count"]), x["hyperparams"]
-    is_count = len(counts) == 1 and issubdtype(dtype_of(leaves[counts[0]]), jnp.integer)
+    is_count = len(counts) == 1 and issubdtype(dtype_of(leaf_of(counts[0])), jnp.integer)
     has_one_each = is_mapping(hyperparams) and all(len(jtu.tree_leaves(each)) == 1 for each in hyperparams.values())
     return is_count and has_one_each and {*x.get("hyperparams_states", {})} <= {*hyperparams}
 

@@ -11,11 +11,30 @@ import pytest
 from tests.optax import cases, factories
 from treekit import optax as tko
 
+
+@jax.tree_util.register_pytree_node_class
+class Checked:
+    """A class that checks what it is made with, as the documentation of JAX advises: `object()` passes."""
+
+    def __init__(self, x: Any) -> None:
+        if not (x is None or type(x) is object):
+            assert isinstance(x, (jax.Array, np.ndarray, jax.ShapeDtypeStruct, optax.MaskedNode)), type(x)
+        self.x = x
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Any]) -> Any:
+        return cls(*children)
+
+
 LEAVES: dict[str, Any] = {
     "f32": {"w": jnp.array([[0.5, -1.0], [2.0, 0.25]]), "b": jnp.array([1.0, -0.5])},
     "bf16": {"w": jnp.array([[0.5, -1.0], [2.0, 0.25]], jnp.bfloat16), "b": jnp.ones(2, jnp.bfloat16)},
     "NumPy": {"w": np.array([[0.5, -1.0], [2.0, 0.25]]), "b": np.array([1.0, -0.5])},
     "numbers": {"w": 0.5, "b": 2.0},
+    "checked": {"w": Checked(jnp.array([[0.5, -1.0], [2.0, 0.25]])), "b": Checked(jnp.array([1.0, -0.5]))},
 }
 
 # What is meant to differ, with the reason.

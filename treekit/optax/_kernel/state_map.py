@@ -6,7 +6,7 @@ a chain may stand, the arrays must have the shapes of the params too: a chain of
 summaries all ask here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ import jax
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.flax import is_variable
 from treekit._base.jax import jnp, jtu
-from treekit._base.tree import children_of
+from treekit._base.tree import children_of, numbered
 from treekit._base.types import KeyPath, OptState, Params, PyTree, PyTreeDef
 from treekit._names.key_path import flatten_with_path
 from treekit.optax._kernel.holes import is_hole
@@ -88,13 +88,13 @@ def numbers_of_leaves(params: Params) -> list[int]:
 def places(state: OptState, params: Params) -> Iterator[tuple[Any, "Place", LikeParams | None]]:
     """Yield each tree of a state that is like the params, and each other leaf, for which there is None, in order."""
     leaves, treedef = jtu.tree_flatten(params, is_leaf=is_hole)
-    # Numbers, since JAX writes leaves into the error of a tree that does not fit, and would copy arrays for that.
-    numbered = treedef.unflatten(range(len(leaves)))
+    # Not the params: JAX writes leaves into the error of a tree that does not fit, and would copy arrays for that.
+    likes, numbers = numbered(treedef)
 
     def below(x: object, at: Place) -> Iterator[tuple[Any, Place, LikeParams | None]]:
         cls: Any = type(x)
         may_be_chain = at.may_be_state and cls is tuple
-        like = None if at.of_no_param else _like_params(x, numbered, leaves, by_shape=may_be_chain)
+        like = None if at.of_no_param else _like_params(x, likes, numbers, leaves, by_shape=may_be_chain)
         if like is not None or jtu.all_leaves([x]):
             yield x, at, like
             return
@@ -143,7 +143,9 @@ class Place(NamedTuple):
         return Place((*self.path, key), type(x), field, in_rounds, of_no_param, "state" in field)
 
 
-def _like_params(x: object, numbered: PyTree, params: list[Any], *, by_shape: bool) -> LikeParams | None:
+def _like_params(
+    x: object, likes: PyTree, number_of: Mapping[int, int], params: list[Any], *, by_shape: bool
+) -> LikeParams | None:
     """Return a tree that has the structure of the params in parts; None for one that does not have it.
 
     An array stands for one parameter, and so do the two of a complex one; a hole stands for any number of them, and has
@@ -151,25 +153,28 @@ def _like_params(x: object, numbered: PyTree, params: list[Any], *, by_shape: bo
 
     Args:
         x: a part of a state.
-        numbered: the params, each replaced by its number.
+        likes: the params, with a mark in place of each.
+        number_of: the number of each mark by its id.
         params: the params in a list.
         by_shape: whether the arrays must have the shapes of the params.
     """
-    if isinstance(numbered, int):  # the params are one array, and every leaf has that structure
+    if id(likes) in number_of:  # the params are one array, and every leaf has that structure
         return LikeParams([x], [(0,)], jtu.tree_structure(0)) if _is_like_array(x, params[0]) else None
-    if type(x) is not type(numbered):  # asked first, since a hole would stand for all params
+    if type(x) is not type(likes):  # asked first, since a hole would stand for all params
         return None
     parts, treedef = jtu.tree_flatten(x, is_leaf=_is_part)
     try:
-        subtrees = treedef.flatten_up_to(numbered)
+        subtrees = treedef.flatten_up_to(likes)
     except ValueError:
         return None
-    pairs = [(part, i) for part, i in zip(parts, subtrees, strict=True) if not is_hole(part)]
-    if not all(isinstance(i, int) for _, i in pairs):
-        return None
-    if by_shape and not all(_is_like_array(array, params[i]) for part, i in pairs for array in _arrays_of(part)):
-        return None
-    return LikeParams(parts, [(i,) if isinstance(i, int) else tuple(jtu.tree_leaves(i)) for i in subtrees], treedef)
+    numbers = [tuple(number_of[id(mark)] for mark in jtu.tree_leaves(subtree)) for subtree in subtrees]
+    for part, subtree in zip(parts, subtrees, strict=True):
+        if is_hole(part):
+            continue
+        i = number_of.get(id(subtree))
+        if i is None or (by_shape and not all(_is_like_array(array, params[i]) for array in _arrays_of(part))):
+            return None
+    return LikeParams(parts, numbers, treedef)
 
 
 def _is_split(x: object) -> bool:

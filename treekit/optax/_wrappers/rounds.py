@@ -162,7 +162,7 @@ class Rounds:
                 return promoted_dtype(param, untyped.ShapeDtypeStruct((), self.accumulator_dtype))
             return jnp.finfo(self.accumulator_dtype).dtype  # of a complex one, the dtype of its parts
 
-        return jtu.tree_map(jnp.zeros_like, params, jtu.tree_map(dtype, params))
+        return jtu.tree_map(lambda x: jnp.zeros_like(x, dtype(x)), params)
 
 
 class _Step(NamedTuple):

@@ -64,9 +64,9 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
     if not is_real_number(step_size):
         raise TypeError(f"step_size must be a real number of shape (), found {describe_value(step_size)}")
     check_shapes(jtu.tree_map(_none_for_number, old_tensors, is_leaf=is_none), new_tensors, is_leaf=is_none)
-    treedef = jtu.tree_structure(new_tensors, is_leaf=is_none)
-    frozen = treedef.unflatten(declared_frozen(new_tensors, is_none))
-    out: T = jtu.tree_map(average, new_tensors, old_tensors, frozen, is_leaf=is_none)
+    news, treedef = jtu.tree_flatten(new_tensors, is_leaf=is_none)
+    olds, frozen = treedef.flatten_up_to(old_tensors), declared_frozen(new_tensors, is_none)
+    out: T = treedef.unflatten(map(average, news, olds, frozen))
     return out
 
 
