@@ -35,7 +35,7 @@ def test_init_makes_state_strong(value: Any) -> None:
         (jnp.ones(2, jnp.float32), jnp.ones(2, jnp.int32)),
         (jnp.array(True), jnp.array(1.0)),
         (jnp.array(3), 4),
-        (jnp.array(3, jnp.int8), jnp.array(4, jnp.int32)),
+        (jnp.array(True), jnp.array(1)),
         (jnp.ones(2, jnp.complex64), jnp.ones(2)),
         (jax.random.key(0), jax.random.key(1)),
     ],
@@ -44,6 +44,24 @@ def test_every_leaf_of_the_state_keeps_its_dtype(old: Any, new: Any) -> None:
     tx = returning(jnp.ones(2), {"x": new}, {"x": old})
     _, state = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
     assert state["x"].dtype == old.dtype
+
+
+def test_a_small_int_that_becomes_a_wider_one_is_as_in_optax() -> None:
+    """In its old dtype it would wrap around."""
+
+    def update(updates: Any, count: Any, params: Any = None) -> tuple[Any, Any]:
+        return jax.tree.map(lambda x: x * count, updates), count + jnp.int32(100)
+
+    tx = optax.GradientTransformation(lambda _: jnp.zeros((), jnp.int8), update)
+    for step in (lambda f: f, jax.jit):
+        runs: list[Any] = []
+        for o in (tko, optax):
+            chained, state = o.chain(tx), o.chain(tx).init(jnp.ones(1))
+            for _ in range(4):
+                updates, state = step(chained.update)(jnp.ones(1), state)
+            runs.append((updates, state))
+        assert cases.signature(runs[0]) == cases.signature(runs[1])
+        assert jax.tree.leaves(runs[0]) == jax.tree.leaves(runs[1]) == [300.0, 400]
 
 
 def totals() -> optax.GradientTransformation:

@@ -117,15 +117,19 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
 
 
 def _like_of_state(old: object, new: object) -> Any:
-    """Return a leaf with the dtype that an array of a new state gets: that of the old one, with two exceptions.
+    """Return a leaf with the dtype that an array of a new state gets: that of the old one, with three exceptions.
 
     An int may become a float, as in Optax: then it is a float from the first update on, and `scan` and `cond` say where
-    it was an int. And a Python number that a user puts into the state, as in `hyperparams["learning_rate"] = 0.1`, does
-    not state a dtype; traced, it is a weakly typed array.
+    it was an int. So may an int of less than 32 bits become a wider one: in its old dtype, it would wrap around. And a
+    Python number that a user puts into the state, as in `hyperparams["learning_rate"] = 0.1`, does not state a dtype;
+    traced, it is a weakly typed array.
     """
-    becomes_float = issubdtype(dtype_of(old), jnp.integer) and issubdtype(dtype_of(new), jnp.floating)
+    has, gets = dtype_of(old), dtype_of(new)
+    becomes_float = issubdtype(has, jnp.integer) and issubdtype(gets, jnp.floating)
+    are_ints = issubdtype(has, jnp.integer) and issubdtype(gets, jnp.integer)
+    becomes_wider = are_ints and jnp.iinfo(has).bits < min(32, jnp.iinfo(gets).bits)
     has_own_dtype = is_array(old) and not is_weak(old)
-    return old if has_own_dtype and not becomes_float else strengthen(new)
+    return old if has_own_dtype and not (becomes_float or becomes_wider) else strengthen(new)
 
 
 def _mixes_complex(leaves: Iterable[HasDtype]) -> bool:
