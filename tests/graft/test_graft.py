@@ -326,31 +326,33 @@ def entries(start: int, count: int) -> list[Any]:
     return [jnp.full(1, start + i, float) for i in range(count)]
 
 
-# Trees with a list of so many entries.
-LISTS: dict[str, Callable[[int, int], Any]] = {
-    "layers": lambda start, n: {"layers": [{"w": x} for x in entries(start, n)]},
-    "the root": entries,
+# Trees with a list of so many entries, and how the warning and patterns write its name.
+LISTS: dict[str, tuple[Callable[[int, int], Any], str, str]] = {
+    "layers": (lambda start, n: {"layers": [{"w": x} for x in entries(start, n)]}, "layers", "layers.{}.**"),
+    "the root": (entries, "the root", "{}"),
     # A list of NNX has a child without leaves next to its entries.
-    "a list of NNX": lambda start, n: {"blocks": nnx_list(map(nnx.Param, entries(start, n)))},
-    "a named tuple": lambda start, n: CountState(0, {"layers": entries(start, n)}),
+    "a list of NNX": (lambda start, n: {"blocks": nnx_list(map(nnx.Param, entries(start, n)))}, "blocks", "blocks.{}"),
+    "a named tuple": (lambda start, n: CountState(0, {"layers": entries(start, n)}), "mu.layers", "**.layers.{}"),
 }
 
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.parametrize(
-    ("count", "k", "moved", "unmoved"),
-    [(6, 2, [10, 11, 2, 12, 13, 14], [10, 11, 12, 13, 14, 5]), (4, 3, [10, 11, 13, 14], [10, 11, 12, 13])],
-    ids=["one more", "one less"],
+    ("moved", "fresh", "expected"),
+    [({2: 3, 3: 4, 4: 5}, [2], [10, 11, 2, 12, 13, 14]), ({2: None, 3: 2, 4: 3}, [], [10, 11, 13, 14])],
+    ids=["one inserted", "one removed"],
 )
-def test_other_lengths_are_a_warning_with_what_to_do(name: str, count: int, k: int, moved: Any, unmoved: Any) -> None:
-    """What it says of an entry in the middle, number k, and of the last one can be pasted."""
-    new, old = LISTS[name](0, count), LISTS[name](10, 5)
-    with pytest.warns(UserWarning, match=rf"new {count}, old 5") as caught:
-        loose(new, old)
-    suggested = re.findall(r"((?:rename|fresh)=\S.*?)(?:, where|$)", str(caught[0].message))
-    for argument, expected in zip(suggested, (moved, unmoved), strict=True):
-        got, _ = loose(new, old, **eval(f"dict({argument})", {"k": k}))
-        assert [float(x[0]) for x in jax.tree.leaves(got) if np.shape(x) == (1,)] == expected
+def test_other_lengths_are_named_and_rename_says_what_has_moved(
+    name: str, moved: dict[int, int | None], fresh: list[int], expected: list[int]
+) -> None:
+    tree, list_name, entry = LISTS[name]
+    new, old = tree(0, len(expected)), tree(10, 5)
+    for strict, kind in ((False, UserWarning), (True, ValueError)):
+        with pytest.raises(kind, match=rf"differ: {list_name} \(new {len(expected)}, old 5\)"):
+            tk.graft(new, old, strict=strict)
+    rename = {entry.format(i): None if j is None else entry.format(j) for i, j in moved.items()}
+    got, _ = tk.graft(new, old, rename=rename, fresh=list(map(entry.format, fresh)))
+    assert [float(x[0]) for x in jax.tree.leaves(got) if np.shape(x) == (1,)] == expected
 
 
 def test_lengths_are_those_of_the_list_with_the_same_labels() -> None:

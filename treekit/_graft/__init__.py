@@ -8,7 +8,8 @@
 - `matches`: which old value does a new leaf get, by its name or by its place in an optimizer state?
 - `values`: what is the value of a leaf, converted, resized and cast?
 - `report`: what became of each leaf?
-- `advice`: what accepts the leaves that are left?
+- `list_lengths`: which lists have more entries in one of the trees?
+- `strict`: which leaves are left, and which arguments accept them?
 
 `state_dict` writes the arrays of a tree by name, which `graft` takes back.
 """

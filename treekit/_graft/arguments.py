@@ -1,12 +1,13 @@
 """Check the arguments of `graft`, and find what they say about each leaf."""
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.rename import Rule
+from treekit._graft.sources import Source
 from treekit._names.pattern_errors import check_pattern, must_match, pattern_text
 from treekit._names.pattern_set import PatternSet, undecided
 from treekit._names.patterns import Pattern
@@ -84,3 +85,23 @@ def chosen(argument: str, given: object, names: Sequence[str], side: str = "new"
                 f"{', '.join(repr(pattern_text(globs[j])) for j in earlier)}. Put it before them"
             )
     return {name: given[globs[each[0]]] for name, each in matching.items() if each}
+
+
+def check_rename(sources: Iterable[Source], used: Container[Source], strict: bool, names: Sequence[str]) -> None:
+    """Raise a ValueError if a pattern of `rename` leads to no new leaf; with `strict`, if one of its targets does not.
+
+    Args:
+        sources: all old values.
+        used: those that new leaves match.
+        strict: as in `graft`.
+        names: the names of the new leaves.
+    """
+    renamed = [(x, x.rule, x.rule if strict else x.rule.pattern) for x in sources if x.rule]
+    useful = {unit for x, _, unit in renamed if x in used}
+    for x, rule, unit in renamed:
+        if unit not in useful:
+            lacks = "has in a state of another class" if x.name in names else "does not have"
+            raise ValueError(
+                f"rename: {rule.pattern!r} leads to {x.name or 'the root'}, which the new tree {lacks}. The nearest "
+                f"paths: {nearest(x.name, names)}"
+            )

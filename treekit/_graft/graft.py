@@ -9,13 +9,14 @@ import numpy as np
 
 from treekit._base.jax import is_ref, jtu, ref_like
 from treekit._base.types import PyTree
-from treekit._graft.advice import check_rename, check_strict, other_lengths
-from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
+from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, check_rename, chosen
 from treekit._graft.leaves import leaves_of
+from treekit._graft.list_lengths import other_lengths
 from treekit._graft.matches import match_leaves
 from treekit._graft.rename import Targets, rules_of
 from treekit._graft.report import GraftReport, report_of
 from treekit._graft.sources import sources_of
+from treekit._graft.strict import check_strict
 from treekit._graft.values import Refused, values_of
 from treekit._names.key_path import flatten_with_names
 from treekit._names.patterns import Pattern
