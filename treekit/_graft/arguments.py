@@ -96,10 +96,10 @@ def check_rename(sources: Iterable[Source], used: Container[Source], strict: boo
         strict: as in `graft`.
         names: the names of the new leaves.
     """
-    renamed = [(x, x.rule, x.rule if strict else x.rule.pattern) for x in sources if x.rule]
-    useful = {unit for x, _, unit in renamed if x in used}
-    for x, rule, unit in renamed:
-        if unit not in useful:
+    renamed = [(x, x.rule) for x in sources if x.rule]
+    useful = {rule if strict else rule.pattern for x, rule in renamed if x in used}
+    for x, rule in renamed:
+        if (rule if strict else rule.pattern) not in useful:
             lacks = "has in a state of another class" if x.name in names else "does not have"
             raise ValueError(
                 f"rename: {rule.pattern!r} leads to {x.name or 'the root'}, which the new tree {lacks}. The nearest "

@@ -31,7 +31,7 @@ class Source:
         state: the optimizer state of the leaves.
         rule: the rule that renamed it, if any.
         entry: which entry of the first axis it is; None for the whole.
-        obstacle: why its leaves cannot be stacked or unstacked by their names; "" if they can.
+        why_refused: why its leaves cannot be stacked or unstacked, as the report says it; "" if they can.
     """
 
     name: str
@@ -41,16 +41,16 @@ class Source:
     state: StateNode
     rule: Rule | None = None
     entry: int | None = None
-    obstacle: str = ""
+    why_refused: str = ""
 
     @property
     def is_stack(self) -> bool:
         """Whether the leaves are stacked; there may be only one."""
-        return self.rule is not None and self.rule.lost != ()
+        return self.rule is not None and self.rule.stacks != ()
 
     def read(self, convert: Callable[[Any], Any]) -> Any:
         """Return the value, with each old array converted; None if arrays cannot be stacked or unstacked."""
-        if self.obstacle:
+        if self.why_refused:
             return None
         arrays: list[Any] = []
         for leaf in self.leaves:
@@ -68,7 +68,7 @@ class Source:
     def __str__(self) -> str:
         part = f"{len(self.leaves)} stacked " if self.is_stack else ""
         part += "" if self.entry is None else f"entry {self.entry} of "
-        return f"{part}{' and '.join(dict.fromkeys(map(str, self.leaves)))}{self.obstacle}"
+        return f"{part}{' and '.join(dict.fromkeys(map(str, self.leaves)))}{self.why_refused}"
 
 
 def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: Iterable[Leaf]) -> dict[str, Source]:
@@ -85,11 +85,12 @@ def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: I
 
     renamed: dict[str, dict[int, Source]] = {}  # by their positions in a stack
     for leaf, rule in [(x, rule) for x in old for rule in rename.get(x.name, ())]:
-        position, sources = _renamed(leaf, rule, slots, is_in_new)
+        position = rule.position(leaf.name)
+        sources = [_renamed(leaf, rule, slots)] if rule.unstacks is None else _entries(leaf, rule, slots, is_in_new)
         for source in sources:
             others = renamed.setdefault(source.name, {})
             other = others.get(position) or next(iter(others.values()), None)
-            if other and not (rule.lost and other.rule == rule and position not in others):  # not of one stack
+            if other and (position in others or other.rule != rule):  # not of one stack
                 raise ValueError(
                     f"rename maps {leaf.name} and {other.leaves[0].name} to one name: {source.name}. Drop one of them: "
                     f"rename={{{leaf.name!r}: None}}"
@@ -106,51 +107,33 @@ def _stacked(sources: Mapping[int, Source]) -> Source:
         return first
     without = ", ".join(itertools.islice((str(i) for i in range(max(sources)) if i not in sources), 5))
     leaves = tuple(sources[i].leaves[0] for i in sorted(sources))
-    return dataclasses.replace(first, leaves=leaves, obstacle=f", without {without}" if without else "")
+    return dataclasses.replace(first, leaves=leaves, why_refused=f", without {without}" if without else "")
 
 
-def _renamed(
-    leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], is_in_new: Callable[[Source], bool]
-) -> tuple[int, list[Source]]:
-    """Return the position of an old leaf in its stack, and the leaf under its new name, or each of its entries."""
-    spans = rule.spans(leaf.name)
-    groups = [f"{leaf.name}."[start:end] for start, end in spans]  # what each wildcard matches
-    path, position = leaf.name, 0
-    if rule.lost:
-        i = rule.wildcard_of_stack(leaf.name, groups)
-        start, end = spans[i]
-        path = f"{leaf.name[:start]}*{leaf.name[end:]}"
-        position = int(groups.pop(i))
-
-    def source(parts: Sequence[str], entry: int | None = None) -> Source:
-        name = rule.new_name(parts)
-        slot = _slot(leaf, rule, spans, name, slots.get(name))
-        return Source(name, slot, (leaf,), path, leaf.state, rule, entry)
-
-    if rule.added is None:
-        return position, [source(groups)]
-    before, after = groups[: rule.added], groups[rule.added :]
-    size = _number_of_entries(leaf, rule)
-    *entries, beyond = (source([*before, str(i), *after], i) for i in range(size + 1))
-    if is_in_new(beyond) or not all(map(is_in_new, entries)):
-        obstacle = ", which are not as many as in the new tree"
-        # The one beyond is kept, so that a new leaf for which there is no entry is refused, and not fresh.
-        entries = [dataclasses.replace(x, obstacle=obstacle) for x in (*entries, beyond)]
-    return position, entries
+def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], entry: int | None = None) -> Source:
+    """Return an old leaf, or one of its entries, under its new name; `slots` has those of the new leaves by name."""
+    name = rule.new_name(leaf.name, entry)
+    slot = _slot(leaf, rule, name, slots.get(name))
+    return Source(name, slot, (leaf,), rule.path(leaf.name), leaf.state, rule, entry)
 
 
-def _number_of_entries(leaf: Leaf, rule: Rule) -> int:
-    """Return the length of the axis along which a leaf is unstacked."""
+def _entries(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], is_in_new: Callable[[Source], bool]) -> list[Source]:
+    """Return the entries of an old leaf that is unstacked; refused if the new tree has another number of them."""
     shape: tuple[int, ...] = np.shape(leaf.value)
     if not shape:
         raise ValueError(
             f"rename: {rule.pattern!r} lacks a '*' of {rule.target!r}, so what it matches is unstacked; {leaf.name} "
             "has no axes. Put a pattern for it before this one"
         )
-    return shape[0]
+    *entries, beyond = (_renamed(leaf, rule, slots, i) for i in range(shape[0] + 1))
+    if all(map(is_in_new, entries)) and not is_in_new(beyond):
+        return entries
+    # Keep one index past the end: a new layer without an entry is then reported as refused, not fresh.
+    why = ", which are not as many as in the new tree"
+    return [dataclasses.replace(x, why_refused=why) for x in (*entries, beyond)]
 
 
-def _slot(leaf: Leaf, rule: Rule, spans: Sequence[tuple[int, int]], name: str, there: Slot | None) -> Slot:
+def _slot(leaf: Leaf, rule: Rule, name: str, there: Slot | None) -> Slot:
     """Return the slot of an old leaf that is renamed to `name`, where a new leaf may have the slot `there`.
 
     The first row that holds:
@@ -158,22 +141,23 @@ def _slot(leaf: Leaf, rule: Rule, spans: Sequence[tuple[int, int]], name: str, t
     | the leaf, and the rule | its slot |
     |---|---|
     | in no state | none: by name |
-    | from `**…` to `**…`, and its new name is below its own state | that of its new name in this state |
-    | the rule writes out the name of the outermost state, or more | none: by name |
-    | the rule ends with that name, and the new leaf is of the same class and field | none: by name |
+    | the rule applies in states, and the new name is below the leaf's own state | that of its new name in this state |
+    | the rule writes out more than the name of the outermost state | none: by name |
+    | the rule writes out that name, and the new leaf is of the same class and field | none: by name |
     | the rule is about keys above the outermost state | its own, below other keys |
+
+    For example, of a leaf `gen.0.mu.w` in a state `gen.0`: `{"**.w": "**.v"}` renames the parameter in this state,
+    `{"gen.0.mu.**": "gen.0.nu.**"}` is by name, and `{"gen.**": "critic.**"}` moves the state below another key.
     """
     state, by_name = leaf.state, Slot(below=name)
     if not leaf.slot.kind:
         return by_name
-    if rule.pattern.startswith("**") and rule.target.startswith("**") and name.startswith(state.start):
+    if rule.applies_in_states and name.startswith(state.start):
         return state.slot(name)
-    depth = len(state.outer)
-    ends_alike = rule.pattern.endswith("**") and rule.target.endswith("**")
-    written_out = spans[-1][0] if ends_alike else len(leaf.name)  # how much of the old name the rule writes out
+    written_out = rule.written_out(leaf.name)
     is_of_same_field = there is not None and (there.kind, there.below) == (leaf.slot.kind, leaf.slot.below)
-    if written_out > depth or (written_out == depth and is_of_same_field):
+    if written_out.startswith(state.outer) and (written_out != state.outer or is_of_same_field):
         return by_name
-    above = name[: len(name) - len(leaf.name) + depth]  # what is below the outermost state keeps its names
+    above = name.removesuffix(leaf.name.removeprefix(state.outer))  # what is below the outermost state keeps its names
     keys = tuple(part for part in above.split(".") if part and not part.isdecimal())
     return leaf.slot._replace(keys=keys)
