@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import itertools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -112,29 +112,10 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
     If their values are read, so are the tensors of other libraries, references, and what is in mappings such as files.
     """
     leaves: dict[str, Leaf] = {}
-    positions = itertools.count()
-    # The nodes to visit, from the last: their names with a dot, the keys that lead there, the states that they are in,
-    # and whether a strict graft may ask for them.
-    todo: list[tuple[Any, str, Names, StateNode, bool]] = [(tree, "", (), StateNode(), True)]
     can_train = [] if are_read else which_can_be_trained(tree, jtu.tree_leaves(tree))
-    while todo:
-        x, start, keys, state, is_asked = todo.pop()
-        name = start[:-1]
-        if are_read and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
-            x = {key: x[key] for key in x}
-        if not jtu.all_leaves([x]):
-            is_in_state = is_state(x) and (state.kind != "" or _is_outermost(x))
-            if is_in_state:
-                above, outer = (state.keys, state.outer) if state.kind else (keys, start)
-                state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
-            has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
-            is_asked = is_asked and not is_rng_variable(x)
-            for text, child in reversed(keyed_children(x)):
-                there = (*keys, str(text)) if has_keys else keys
-                todo.append((child, start_below(start, text), there, state, is_asked))
-            continue
-        index = next(positions)
-        value = _as_array(x, name) if are_read or is_ref(x) else x
+    for index, place in enumerate(_places(tree, are_read)):
+        name = place.start[:-1]
+        value = _as_array(place.x, name) if are_read or is_ref(place.x) else place.x
         if dtype_of(value) is None:
             continue
         if are_read and is_deleted(value):
@@ -147,11 +128,51 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
                 f"each leaf needs a name of its own, but two leaves are called {name or 'the root'}. Rename a key "
                 "that has a dot"
             )
-        # A key may stay as it is; what has only a shape may not.
-        may_be_asked = is_numeric_array(value) or (not are_read and can_train[index])
-        is_asked = isinstance(value, jax.ShapeDtypeStruct) or (is_asked and may_be_asked)
-        leaves[name] = Leaf(name, value, index, state, state.slot(name), is_asked)
+        # Settings, keys and the counters of random streams may stay as they are, unless only their shapes are known.
+        is_data = (is_numeric_array(value) or (not are_read and can_train[index])) and not place.is_random
+        is_asked = is_data or isinstance(value, jax.ShapeDtypeStruct)
+        leaves[name] = Leaf(name, value, index, place.state, place.state.slot(name), is_asked)
     return list(leaves.values())
+
+
+class _Place(NamedTuple):
+    """A node or a leaf, and where it is in a tree.
+
+    Attributes:
+        x: the node or leaf.
+        start: its name, with a dot at its end; "" for the root.
+        keys: the keys that lead there. Indices do not count, nor fields of states, since wrappers change them.
+        state: the innermost optimizer state around it.
+        is_random: whether it is the key or the counter of a random stream of Flax.
+    """
+
+    x: Any
+    start: str
+    keys: Names
+    state: StateNode
+    is_random: bool
+
+
+def _places(tree: PyTree, are_read: bool) -> Iterator[_Place]:
+    """Yield the leaves of a tree, in order; if they are read, also those of mappings that are not pytrees."""
+    todo = [_Place(tree, "", (), StateNode(), False)]
+    while todo:
+        place = todo.pop()
+        x, start, keys, state, is_random = place
+        if are_read and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
+            x = {key: x[key] for key in x}
+        if jtu.all_leaves([x]):
+            yield place
+            continue
+        is_in_state = is_state(x) and (state.kind != "" or _is_outermost(x))
+        if is_in_state:
+            above, outer = (state.keys, state.outer) if state.kind else (keys, start)
+            state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
+        has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
+        is_random = is_random or is_rng_variable(x)
+        for text, child in reversed(keyed_children(x)):
+            below = (*keys, str(text)) if has_keys else keys
+            todo.append(_Place(child, start_below(start, text), below, state, is_random))
 
 
 def _as_array(x: object, name: str) -> Any:
