@@ -22,7 +22,6 @@ from treekit._text.describe import describe
 from treekit._trained.leaves import which_can_be_trained
 
 Names = tuple[str, ...]
-Group = tuple[Names, Names]  # keys and labels of states, as in `StateNode`
 
 
 class Slot(NamedTuple):
@@ -66,11 +65,6 @@ class StateNode:
     keys: Names = ()
     outer: str = ""
     labels: Names = ()
-
-    @property
-    def group(self) -> Group:
-        """What the states of one label, below the same keys, have in common."""
-        return self.keys, self.labels
 
     def slot(self, name: str) -> Slot:
         """Return the slot of the leaf that has this name, which is below the state."""
@@ -164,11 +158,11 @@ def _places(tree: PyTree, are_read: bool) -> Iterator[_Place]:
         if jtu.all_leaves([x]):
             yield place
             continue
-        is_in_state = is_state(x) and (state.kind != "" or _is_outermost(x))
-        if is_in_state:
+        is_optimizer_state = is_state(x) and (state.kind != "" or _is_outermost(x))
+        if is_optimizer_state:
             above, outer = (state.keys, state.outer) if state.kind else (keys, start)
             state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
-        has_keys = not (is_in_state or is_variable(x) or type(x) in (list, tuple))
+        has_keys = not (is_optimizer_state or is_variable(x) or type(x) in (list, tuple))
         is_random = is_random or is_rng_variable(x)
         for text, child in reversed(keyed_children(x)):
             below = (*keys, str(text)) if has_keys else keys
