@@ -433,6 +433,12 @@ STATES: dict[str, tuple[Any, ...]] = {
         (wrapped(5, state(1, "a")), wrapped(5, state(2, "b"))),
         [5, 2, 2, 5, 1, 1],
     ),
+    # Parameters may have other labels; a state without moments is that of its label.
+    "swapped labels": (
+        group(x=(A, NONE), y=(state(0, "b"), NONE)),
+        group(x=(state(1, "b"), CounterState(3)), y=(TWO, CounterState(4))),
+        [2, 2, 3, 1, 1, 4],
+    ),
     # The momentum of a bare array is not a counter, which several states may share.
     "a bare number": (group(a=TraceState(zeros(())), b=NONE), group(a=TraceState(ones(())), b=THREE), [1, 3]),
     # A number, as of reduce_on_plateau, in an optimizer that gets a wrapper with an accumulator.
