@@ -30,12 +30,12 @@ def other_lengths(lacking: Iterable[Leaf], new: Iterable[Leaf], unused: Iterable
     return (
         f"lengths of lists differ: {listed(lengths)}. Their entries are matched by index. If an entry was inserted or "
         "removed before the end, those after it get wrong values, unless rename says where they have moved: "
-        "{'**.layers.1.**': '**.layers.2.**', …}; see \"An inserted layer\" in docs/guides/load.md"
+        "{'**.layers.1.**': '**.layers.2.**', …}; see \"An inserted layer\" in the guide \"Load PyTorch weights\""
     )
 
 
 def _longer(left: Iterable[Leaf], matched: Iterable[Leaf]) -> list[tuple[str, int, int]]:
-    """Return the lists with leaves that are left behind the last one that matches: their names, and both lengths."""
+    """Return the lists in which leaves are left after the last entry that matches: their names, and both lengths."""
     longer, shorter = _lengths(left), _lengths(matched)
     return [(name or "the root", n, shorter[name]) for name, n in longer.items() if n > shorter.get(name, n)]
 

@@ -27,8 +27,8 @@ class Rule(NamedTuple):
     Attributes:
         pattern: the pattern.
         target: the target.
-        stacks: the `*` of the pattern of which the target lacks one: what that one matches is a position in a stack.
-        unstacks: the `*` of the target that the pattern lacks: it stands for the index of an entry.
+        stacks: which wildcards of the pattern the target may lack: what that one matches is the position in a stack.
+        unstacks: which wildcard of the target the pattern lacks: it stands for the index of an entry.
 
     >>> (rule,) = rules_of("layers.*.**", "body.**")
     >>> rule.new_name("layers.3.w"), rule.position("layers.3.w"), rule.path("layers.3.w")

@@ -83,19 +83,19 @@ def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: I
     def is_in_new(source: Source) -> bool:
         return source.name in slots or source.slot in wanted
 
-    renamed: dict[str, dict[int, Source]] = {}  # by their positions in a stack
+    renamed: dict[str, dict[int, Source]] = {}  # by name, then by position in a stack
     for leaf, rule in [(x, rule) for x in old for rule in rename.get(x.name, ())]:
         position = rule.position(leaf.name)
         sources = [_renamed(leaf, rule, slots)] if rule.unstacks is None else _entries(leaf, rule, slots, is_in_new)
         for source in sources:
-            others = renamed.setdefault(source.name, {})
-            other = others.get(position) or next(iter(others.values()), None)
-            if other and (position in others or other.rule != rule):  # not of one stack
+            stack = renamed.setdefault(source.name, {})
+            other = stack.get(position) or next(iter(stack.values()), None)
+            if other and (position in stack or other.rule != rule):
                 raise ValueError(
                     f"rename maps {leaf.name} and {other.leaves[0].name} to one name: {source.name}. Drop one of them: "
                     f"rename={{{leaf.name!r}: None}}"
                 )
-            others[position] = source
+            stack[position] = source
     kept = {x.name: Source(x.name, x.slot, (x,), x.name, x.state) for x in old if x.name not in rename}
     return kept | {name: _stacked(sources) for name, sources in renamed.items()}
 
