@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 import treekit as tk
 from tests.optax import cases
+from tests.releases import has
 from treekit import optax as tko
 
 README = Path(__file__).parents[3] / "README.md"
@@ -38,6 +40,13 @@ class Registered(Doubles):
     pass
 
 
+class OfEquinox(eqx.Module):
+    scale: Any
+
+    def __init__(self, scale: Any) -> None:
+        self.scale = 2 * scale
+
+
 def rebuild(_: None, children: tuple[Any]) -> FromObject:
     made = object.__new__(FromObject)
     (made.scale,) = children
@@ -50,7 +59,7 @@ register(FromObject, lambda x: ((x.scale,), None), rebuild)
 tk.register_node(Registered, ["scale"], [])
 
 
-def edits(tree_at: Callable[..., Any], cls: type[Doubles]) -> None:
+def edits(tree_at: Callable[..., Any], cls: Callable[..., Any]) -> None:
     assert tree_at(lambda x: x.scale, cls(1.0), 3.0).scale == 3.0
 
 
@@ -97,6 +106,30 @@ def runs_once(o: Any) -> None:
         _, state = tx.update(params, state, params)
     wait()
     assert len(ran) == 1
+
+
+def gradient_of_a_loop(x: Any, loss: Callable[..., Any], params: Any) -> Any:
+    def add(total: Any, batch: Any) -> tuple[Any, None]:
+        return total + jax.grad(loss)(params, batch) / 3, None
+
+    return jax.lax.scan(add, jnp.zeros_like(params), x.reshape(3, 4, 2))[0]
+
+
+def microbatched(x: Any, loss: Callable[..., Any], params: Any) -> Any:
+    microbatching: Any = optax.microbatching
+    mean = microbatching.AccumulationType.MEAN
+    return microbatching.microbatch(jax.grad(loss), 1, 4, mean)(params, x)
+
+
+def is_that_of_the_whole_batch(gradient: Callable[..., Any]) -> None:
+    """Then one step of the inner transformation is enough."""
+    x: Any = jax.random.normal(jax.random.key(0), (12, 2))
+    params = jnp.ones(2)
+
+    def loss(params: Any, x: Any) -> Any:
+        return jnp.mean((x @ params - 1) ** 2)
+
+    np.testing.assert_allclose(gradient(x, loss, params), jax.grad(loss)(params, x), rtol=1e-5)
 
 
 def polishes(tx: Any, params: Any, loss: Callable[[Any], Any]) -> None:
@@ -159,6 +192,7 @@ Call = Callable[[], None]
 MODEL = cases.model()
 ARRAYS, REST = eqx.partition(MODEL, eqx.is_inexact_array)
 MASK = cases.mask_of(MODEL)
+AT_ONCE = [gradient_of_a_loop, microbatched] if has("optax>=0.2.7") else [gradient_of_a_loop]
 
 
 class Row(NamedTuple):
@@ -180,10 +214,11 @@ class Row(NamedTuple):
 
 ROWS = [
     Row(
-        "nothing helps, but an accumulation of your own",
+        "if all micro-batches are available at once, `optax.microbatching` (Optax 0.2.7) or a scan; "
+        "if they arrive one by one, nothing in Optax",
         partial(runs_once, optax),
         (AssertionError,),
-        (),
+        tuple(partial(is_that_of_the_whole_batch, way) for way in AT_ONCE),
         (partial(runs_once, tko),),
     ),
     Row(
@@ -246,10 +281,10 @@ ROWS = [
         (partial(polishes, tko.lbfgs(), ARRAYS, loss_of_arrays), partial(polishes, tko.lbfgs(), MODEL, cases.loss)),
     ),
     Row(
-        "`object.__new__` in the function that rebuilds it",
+        "an `eqx.Module` instead, or `object.__new__` in the function that rebuilds it",
         partial(edits, eqx.tree_at, FromChildren),
         (Exception,),
-        (partial(edits, eqx.tree_at, FromObject),),
+        (partial(edits, eqx.tree_at, OfEquinox), partial(edits, eqx.tree_at, FromObject)),
         (partial(edits, tk.tree_at, Registered),),
     ),
 ]
@@ -265,6 +300,6 @@ def test_plain_optax_fails_works_with_what_it_needs_and_treekit_works(row: Row) 
 
 
 def test_the_readme_has_these_rows() -> None:
-    table = README.read_text(encoding="utf-8").partition("## What works")[2].partition("\n## ")[0]
-    rows = [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in table.splitlines() if line.startswith("| ")]
-    assert [row[2] for row in rows[1:]] == [row.needs for row in ROWS]
+    tables = README.read_text(encoding="utf-8").partition("## What fails")[2].partition("\n## ")[0]
+    rows = [re.split(r" *(?<!\\)\| *", line)[1:-1] for line in tables.splitlines() if line.startswith("| ")]
+    assert [row[2] for row in rows if row[0]] == [row.needs for row in ROWS]
