@@ -32,7 +32,6 @@ import sys
 import sysconfig
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -597,7 +596,6 @@ def main() -> None:
         parser.error("--rounds must be 1 or more, and --files 2 or more")
 
     _program.check_folder(PICTURE)
-    start = time.perf_counter()
     deployed = open_wheel()
     original = load_model(deployed)
     train, test = find_files(options.folder, deployed.config, options.files)
@@ -627,7 +625,7 @@ def main() -> None:
     print(f"Largest difference between their params: {max(jax.tree.leaves(differences)):.0e}")
     show_code()
     draw(scores, losses, stopped, ", in bf16" if options.bf16 else "")
-    print(f"\npicture: {PICTURE}, after {time.perf_counter() - start:.0f} s")
+    print(f"\npicture: {PICTURE}")
     right, total = scores.count("treekit", 0)
     if options.rounds >= ROUNDS and right < total / 2:  # with fewer rounds, it has only begun to learn
         sys.exit("the fine-tuned model should recognize most stubs")

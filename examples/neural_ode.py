@@ -15,7 +15,6 @@ import _program
 # isort: split
 
 import sys
-import time
 from typing import Any
 
 import diffrax
@@ -174,13 +173,12 @@ def draw_values(axes: Axes, values: list[float]) -> None:
 
 def main() -> None:
     _program.check_folder(PICTURE)
-    start = time.perf_counter()
     model, values = fit(Populations(jax.random.key(0)))
     ratio = np.exp(np.abs(np.log(pelts(model, jnp.asarray(YEARS)) / PELTS)))
     median, worst = float(np.median(ratio)) - 1, float(np.max(ratio)) - 1
     draw(model, values)
     print(f"\nthe fit is off by {median:.0%} in half of the years, and by {worst:.0%} at most")
-    print(f"after {time.perf_counter() - start:.0f} s; picture: {PICTURE}")
+    print(f"picture: {PICTURE}")
     if median > 0.1:
         sys.exit(f"the fit is off by {median:.0%} in half of the years, and should be by less than 10 %")
 
