@@ -24,8 +24,9 @@ PAGES = {
 }
 
 
-# In a search, the guide of a subject comes first.
-BOOSTS = {"reference/": 0.3, "changelog": 0.1}
+# In a search, the guide of a subject comes first. Of an example, a search knows only what its program says of itself.
+EXAMPLES = [page.removesuffix(".md") for source, page in PAGES.items() if source.endswith(".py")]
+BOOSTS = {"reference/": 0.3, "changelog": 0.1, **dict.fromkeys(EXAMPLES, 0.3)}
 
 # As the guides import them; `plain` is Optax's own.
 MODULES = {
@@ -83,6 +84,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 SECTION = re.compile(r"\n*^# --- (.+?) -+$\n+", re.MULTILINE)
+UNSEARCHED = "{ data-search-exclude }"
 
 
 def _page_of(name: str, program: str) -> str:
@@ -93,13 +95,14 @@ def _page_of(name: str, program: str) -> str:
     printed = (ROOT / "docs" / "examples" / f"{name}.txt").read_text(encoding="utf-8")
     head, *sections = SECTION.split(code.strip("\n"))
     program = "\n".join(
-        f"### {title}\n\n```python\n{section.strip()}\n```\n"
+        f"### {title} {UNSEARCHED}\n\n```python\n{section.strip()}\n```\n"
         for title, section in zip(["Imports and settings", *sections[::2]], [head, *sections[1::2]], strict=True)
     )
     return (
-        f"---\nsearch: {{ exclude: true }}\n---\n\n# {title}\n\n{what[0].upper()}{what[1:]}\n{text}\n"
+        f"# Example: {title[0].lower()}{title[1:]}\n\n{what[0].upper()}{what[1:]}\n{text}\n"
         f"![What the program draws: {what}](examples/{name}.png)\n\n"
-        f"## What it printed\n\n```text\n{printed}```\n\n## The program, `examples/{name}.py`\n\n{program}"
+        f"## What it printed {UNSEARCHED}\n\n```text\n{printed}```\n\n"
+        f"## The program, `examples/{name}.py` {UNSEARCHED}\n\n{program}"
     )
 
 
@@ -118,8 +121,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = re.sub(
             tables, lambda table: _with_docstrings(table[0], level), markdown, flags=re.DOTALL | re.MULTILINE
         )
-    example = r"\]\(\.\./((?:\.\./)*)(examples/\w+\.py)\)"
-    markdown = re.sub(example, lambda link: f"]({link[1]}{PAGES[link[2]]})", markdown)
+    if page.file.src_uri == "reference/index.md":
+        markdown = re.sub(r"^\|.*\[.+\]\((\w+\.md)\).*$", _with_links, markdown, flags=re.MULTILINE)
+    if page.file.src_uri == "versions.md":
+        markdown = re.sub(r"(\|.*\n\|[- |]+\n)((?:\|.*\n)*?)((?:\| needs .*\n)+)", _fold, markdown)
+    made = rf"\]\(\.\./((?:\.\./)*)({'|'.join(map(re.escape, PAGES))})"
+    markdown = re.sub(made, lambda link: f"]({link[1]}{PAGES[link[2]]}", markdown)
     markdown = re.sub(r"\]\(\.\./((?:\.\./)*)benchmarks/(results/)", r"](\1\2", markdown)
     return re.sub(r"^\|.*\|$", lambda row: row[0].replace(r"\|", "|"), markdown, flags=re.MULTILINE)
 
@@ -142,6 +149,26 @@ def _with_docstrings(table: str, level: int) -> str:
     return "\n\n".join([table, *docstrings])
 
 
+def _with_links(row: re.Match[str]) -> str:
+    """A row of the index of all names, in which each links to its docstring."""
+    page = (ROOT / "docs" / "reference" / row[1]).read_text(encoding="utf-8")
+    paths = {name.partition(".")[2]: _dotted(name) for name, *_ in ROW.findall(page)}
+
+    def link(name: re.Match[str]) -> str:
+        if name[1] not in paths:
+            return name[0]
+        path = paths[name[1]]
+        return f"[`{name[1]}`][{path}]" if path in NAMES else f"[`{name[1]}`]({row[1]})"
+
+    return re.sub(r"`([\w.]+)`", link, row[0])
+
+
+def _fold(table: re.Match[str]) -> str:
+    """The rows of a table, and those that start with "needs", which a reader opens."""
+    summary = "<summary>What the skipped tests need</summary>"
+    return f'{table[1]}{table[2]}\n<details markdown="1">{summary}\n\n{table[1]}{table[3]}\n</details>\n'
+
+
 def _names_in(markdown: str) -> str:
     """A line of links to the reference of each name in a guide, in their order."""
     found = {_dotted(f"{module}.{name}"): name for module, name in NAME.findall(markdown)}
@@ -150,7 +177,10 @@ def _names_in(markdown: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """What style.css needs: which blocks are tables, and in each cell its column's title. Source is not searched."""
+    """What style.css needs: which blocks are tables, in each cell its column's title, and where its code may break.
+
+    Source is not searched.
+    """
     html = re.sub(r'<div class="(language-\w+ highlight)">.*?</pre>', _mark_table, html, flags=re.DOTALL)
     html = html.replace(
         '<details class="mkdocstrings-source"', '<details class="mkdocstrings-source" data-search-exclude'
@@ -165,10 +195,16 @@ def _mark_table(block: re.Match[str]) -> str:
     return block[0].replace(block[1], f"{block[1]} table", 1) if 2 * columns >= len(lines) else block[0]
 
 
+BREAK = re.compile(r"[._/,(=](?=\w)")  # after these, a line of code in a table may end
+
+
 def _label_cells(table: re.Match[str]) -> str:
+    cells = re.sub(
+        r"(?<=<code>).*?(?=</code>)", lambda code: BREAK.sub(r"\g<0><wbr>", code[0]), table[0], flags=re.DOTALL
+    )
     titles = [re.sub(r"<[^>]+>", "", title) for title in re.findall(r"<th[^>]*>(.*?)</th>", table[0], re.DOTALL)]
     column = itertools.cycle(titles)
-    return re.sub("<td", lambda _: f'<td data-title="{next(column)}"', table[0])
+    return re.sub("<td", lambda _: f'<td data-title="{next(column)}"', cells)
 
 
 SEARCH = """// Browsers do not start a worker from a file, but they do so from text.

@@ -1,4 +1,4 @@
-"""Handwritten digits: one training run, with plain Optax and with treekit, on a raw Equinox model.
+"""Read digits, with plain Optax and with treekit: one training run with each, on a raw Equinox model.
 
     make demo, or: python examples/digits.py
 

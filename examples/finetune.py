@@ -1,4 +1,4 @@
-"""File types: a model that is used in production learns one more, and an account of what it forgets.
+"""Fine-tune a deployed model (ONNX): Magika learns one more type of file, and an account of what it forgets.
 
     make demo EXAMPLE=finetune, or: python examples/finetune.py
 

@@ -1,4 +1,4 @@
-"""Handwritten digits: a trained model grows by a layer and a class, and its optimizer keeps its state.
+"""A model that grows: by a layer and a class, on handwritten digits, while its optimizer keeps its state.
 
     make demo EXAMPLE=grow, or: python examples/grow.py
 

@@ -1,4 +1,4 @@
-"""Lynx and hare: a neural ODE fitted to 21 years of furs with L-BFGS, on a raw Equinox model.
+"""Neural ODE with L-BFGS: fitted to 21 years of lynx and hare furs, on a raw Equinox model.
 
     make demo EXAMPLE=neural_ode, or: python examples/neural_ode.py
 

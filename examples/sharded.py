@@ -1,4 +1,4 @@
-"""Handwritten digits on a mesh: the batch sharded over four groups of devices, the weights over two and four.
+"""Shard on 8 devices: handwritten digits, the batch sharded over four groups of devices, the weights over two and four.
 
     make demo EXAMPLE=sharded, or: python examples/sharded.py
 
