@@ -195,7 +195,7 @@ def _mark_table(block: re.Match[str]) -> str:
     return block[0].replace(block[1], f"{block[1]} table", 1) if 2 * columns >= len(lines) else block[0]
 
 
-BREAK = re.compile(r"[._/,(=](?=\w)")  # after these, a line of code in a table may end
+BREAK = re.compile(r"[./,(=](?=[^\W\d])")  # after these, a line of code in a table may end
 
 
 def _label_cells(table: re.Match[str]) -> str:
