@@ -26,7 +26,7 @@ PAGES = {
 
 # In a search, the guide of a subject comes first. Of an example, a search knows only what its program says of itself.
 EXAMPLES = [page.removesuffix(".md") for source, page in PAGES.items() if source.endswith(".py")]
-BOOSTS = {"reference/": 0.3, "changelog": 0.1, "costs": 2, **dict.fromkeys(EXAMPLES, 0.3)}
+BOOSTS = {"reference/": 0.3, "changelog": 0.1, **dict.fromkeys(EXAMPLES, 0.3)}
 
 # As the guides import them; `plain` is Optax's own.
 MODULES = {
