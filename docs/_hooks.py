@@ -195,13 +195,18 @@ def _mark_table(block: re.Match[str]) -> str:
     return block[0].replace(block[1], f"{block[1]} table", 1) if 2 * columns >= len(lines) else block[0]
 
 
-BREAK = re.compile(r"[./,(=](?=[^\W\d])")  # after these, a line of code in a table may end
+# After these, a line of code in a table may end, and after each underscore of a long name.
+BREAK = re.compile(r"[./,(=](?=[^\W\d])")
+LONG_NAME = re.compile(r"\w{30,}")
+
+
+def _with_breaks(code: re.Match[str]) -> str:
+    broken = BREAK.sub(r"\g<0><wbr>", code[0])
+    return LONG_NAME.sub(lambda name: name[0].replace("_", "_<wbr>"), broken)
 
 
 def _label_cells(table: re.Match[str]) -> str:
-    cells = re.sub(
-        r"(?<=<code>).*?(?=</code>)", lambda code: BREAK.sub(r"\g<0><wbr>", code[0]), table[0], flags=re.DOTALL
-    )
+    cells = re.sub(r"(?<=<code>).*?(?=</code>)", _with_breaks, table[0], flags=re.DOTALL)
     titles = [re.sub(r"<[^>]+>", "", title) for title in re.findall(r"<th[^>]*>(.*?)</th>", table[0], re.DOTALL)]
     column = itertools.cycle(titles)
     return re.sub("<td", lambda _: f'<td data-title="{next(column)}"', cells)
