@@ -1,4 +1,4 @@
-"""A model that grows: by a layer and a class, on handwritten digits, while its optimizer keeps its state.
+"""A model that grows: it reads digits, gets a layer and a class, and its optimizer keeps its state.
 
     make demo EXAMPLE=grow, or: python examples/grow.py
 
