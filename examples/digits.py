@@ -700,7 +700,7 @@ def main() -> None:
     print(f"\nWhile Adam trains, the two test losses differ by at most {off:.0e}.")
     images = round(abs(accuracies["plain Optax"] - accuracies["treekit"]) * len(test.labels))
     print("After that, the line search of L-BFGS magnifies differences of rounding. In the")
-    print(f"end, one reads {images} more of the {len(test.labels)} test images than the other: that is noise.")
+    print(f"end, the counts of correct test images differ by {images} of {len(test.labels)}, which is noise.")
     show_lines()
     print("\nSingle systems. Plain Optax gets only arrays (in 6 and 7, the whole model).")
     failed = show_systems(systems(train))
