@@ -74,6 +74,18 @@ MISTAKES: dict[str, Mistake] = {
     "a module of NNX in update": Mistake(
         lambda: ADAM.update(NNX, ADAM.init(nnx.state(NNX, nnx.Param)), NNX), StateError, "nnx.state(model, nnx.Param)"
     ),
+    "variables of Flax of which none is trained": Mistake(
+        lambda: ADAM.init({"norm": nnx.BatchStat(jnp.ones(2))}), TypeError, "such as that at norm"
+    ),
+    "variables that are not trained in an nnx.Optimizer": Mistake(
+        lambda: ADAM.update(
+            nnx.State({"b": jnp.ones(2), "w": jnp.ones(2)}),
+            ADAM.init(nnx.State({"b": nnx.BatchStat(jnp.ones(2)), "w": nnx.Param(jnp.ones(2))})),
+            nnx.State({"b": jnp.ones(2), "w": jnp.ones(2)}),
+        ),
+        StateError,
+        "its `wrt` must select",
+    ),
     "a module of NNX that is not a pytree": Mistake(
         lambda: ADAM.init({"net": NoTree(), **PARAMS}), TypeError, "NoTree at net, whose class is not a pytree"
     ),

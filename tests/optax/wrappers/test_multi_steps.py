@@ -357,6 +357,20 @@ def test_weights_are_those_of_micro_batches(name: str, mean: bool, jit: bool, dt
     assert (int(state.mini_step), float(state.weight_sum)) == (0, sum(weights))
 
 
+@pytest.mark.parametrize(
+    "around", [lambda o, tx: tx, lambda o, tx: o.chain(tx, o.scale(2.0)), lambda o, tx: o.masked(tx, True)]
+)
+def test_a_weight_that_something_inside_takes_is_passed_on(around: Any) -> None:
+    def update(updates: Any, state: Any, params: Any = None, *, weight: Any, **extra: Any) -> Any:
+        return jax.tree.map(lambda x: weight * x, updates), state
+
+    params = jnp.ones(2)
+    for o in (tko, optax):
+        ms = o.MultiSteps(around(o, optax.GradientTransformationExtraArgs(lambda _: (), update)), 1)
+        updates, _ = ms.update(params, ms.init(params), params, weight=0.5)
+        assert updates[0] in (0.5, 1.0)
+
+
 def test_a_small_weight_counts_in_a_sum_before_a_large_one() -> None:
     """Also where the sum of the weights is the last one in f32."""
     ms: Any = tko.MultiSteps(tko.sgd(1.0), 2, use_grad_mean=False, weighted=True)

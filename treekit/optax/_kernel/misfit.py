@@ -7,7 +7,7 @@ from typing import Any
 import optax
 
 from treekit._base.dtype import is_weak, issubdtype
-from treekit._base.flax import is_nnx_module
+from treekit._base.flax import is_nnx_module, is_of_bare_values
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.tree import has_node
@@ -71,6 +71,11 @@ def _hint(params: Params) -> str:
             " The params are a module of Flax NNX: pass it to init too, or nnx.state(model, nnx.Param) to both. If "
             "only static values differ, init saw it in another mode: call model.train() before init and before the "
             "gradient."
+        )
+    if is_of_bare_values(params):
+        return (
+            " An nnx.Optimizer passes the values of variables to update, without their classes: its `wrt` must select "
+            "variables that are trained, such as nnx.Param, and no others."
         )
     if any(is_weak(x) and is_traced(x) for x in jtu.tree_leaves(params)):
         return (

@@ -26,11 +26,7 @@ def check_keys_are_taken(update: Callable[..., Any], extra: dict[str, Any]) -> N
     """
     for name, x in extra.items():
         leaves = jtu.tree_leaves(x)
-        if (
-            leaves
-            and all(map(is_prng_key, leaves))
-            and not any(_takes(y, name) for y in reachable([update, extra], _parts))
-        ):
+        if leaves and all(map(is_prng_key, leaves)) and not is_taken(name, [update, extra]):
             raise TypeError(
                 f"update received a PRNG key as {name!r}, and nothing in this optimizer takes an argument of that "
                 "name. To round params of 16 bits stochastically, pass key= to apply_gradients, or to apply_updates; "
@@ -38,6 +34,11 @@ def check_keys_are_taken(update: Callable[..., Any], extra: dict[str, Any]) -> N
                 f"A transformation of yours takes {name} as a keyword of its update, and is an "
                 "optax.GradientTransformationExtraArgs"
             )
+
+
+def is_taken(name: str, roots: list[Any]) -> bool:
+    """Whether a function that can be reached from these objects takes an argument of this name."""
+    return any(_takes(x, name) for x in reachable(roots, _parts))
 
 
 def _takes(x: Any, name: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import optax
 
 from treekit._base.dtype import has_dtype, stands_for_array
-from treekit._base.flax import is_nnx_module, is_variable, variable_class
+from treekit._base.flax import has_variables, is_nnx_module, is_variable, variable_class
 from treekit._base.jax import is_hijax_variable, jtu
 from treekit._base.memory import owned
 from treekit._base.predicates import is_numeric_array, is_parameter
@@ -103,9 +103,20 @@ def check_params(params: Params) -> None:
 
 
 def check_something_is_trained(flat: Flat) -> None:
-    """Raise a TypeError for objects that look like arrays, and for arrays that cannot be trained if none can be."""
+    """Raise a TypeError for objects that look like arrays, and for arrays that cannot be trained if none can be.
+
+    And for variables of Flax if their classes say of all of them that they are not trained.
+    """
     if any(isinstance(x, optax.MaskedNode) for x in flat.leaves):  # a part, whose other leaves may all be integers
         return
+    if any(flat.can_train) and not any(flat.is_trained) and has_variables(flat.tree):
+        at = leaf_path_text(flat.tree, flat.can_train.index(True), is_hole)
+        raise TypeError(
+            f"init received variables of Flax of which none is trained, such as that at {at}: by their classes, only "
+            "those of nnx.Param are, and, in an nnx.State, those of your own classes. If what you pass was filtered, "
+            "select others, as nnx.state(model, nnx.Param) and wrt=nnx.Param do; to train variables of another class, "
+            "set __treekit_trainable__ = True in a class of your own that inherits from it"
+        )
     wrong = _is_like_array if any(flat.can_train) else _looks_like_array
     pairs = zip(flat.leaves, flat.can_train, strict=True)
     found = [

@@ -1,6 +1,5 @@
 """`MultiSteps`: accumulate gradients over rounds of steps, and run a transformation on the last step of each."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,6 +15,7 @@ from treekit._base.types import OptState, Params, TransformationLike
 from treekit._text.describe import describe_value, type_name
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve import preserving
+from treekit.optax._kernel.taken import is_taken
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._kernel.types import U
 from treekit.optax._wrappers.rounds import Rounds, WeightedMultiStepsState, is_int
@@ -156,12 +156,8 @@ class MultiSteps(Generic[StepsState], _Base):
         """Raise a TypeError if there is a `weight` that neither this nor the inner transformation takes."""
         if self._rounds.weighted or "weight" not in extra_args:
             return
-        takes_weight = "weight" in inspect.signature(core_of(self._opt).update).parameters
-        if not takes_weight and not states_in(state, WeightedMultiStepsState):
-            raise TypeError(
-                "this MultiSteps has no weights: MultiSteps(optimizer, k, weighted=True) has. If a transformation "
-                "inside of a chain or a wrapper takes a weight, which cannot be seen from here, give it another name"
-            )
+        if not is_taken("weight", [core_of(self._opt).update]) and not states_in(state, WeightedMultiStepsState):
+            raise TypeError("this MultiSteps has no weights: MultiSteps(optimizer, k, weighted=True) has")
 
     def gradient_transformation(self) -> GradientTransformation[StepsState]:
         """Return a transformation with this `init` and `update`, to use in a chain or a wrapper."""
