@@ -104,8 +104,8 @@ def _first_mismatch(
 ) -> tuple[KeyPath, str, str] | None:
     """Return where a tree first differs from a structure, and what both have there; None if that is unknown."""
     with contextlib.suppress(Exception):  # classes of users may raise anything where they are rebuilt or compared
-        for pair in walk_pairs(numbered(treedef)[0], tree, fits):
-            if pair.kind == "type" and jtu.all_leaves([pair.a]):  # the mark of a leaf
+        for pair in walk_pairs(treedef.unflatten(range(treedef.num_leaves)), tree, fits):
+            if pair.kind == "type" and jtu.all_leaves([pair.a]):  # a number that stands for a leaf
                 return pair.path, "a leaf", type_name(pair.b)
             if pair.kind == "type" and is_mapping(pair.a) and is_mapping(pair.b):
                 keys, others = describe_keys(children_of(pair.a), children_of(pair.b))

@@ -11,7 +11,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from treekit._base.flax import is_nnx_module, is_no_parameter, is_param, is_variable_class, variable_class
@@ -57,7 +57,9 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
             elif is_whole(x):
                 yield False
             elif excluded := _excluded_fields(cls):
-                yield from of_fields(x, cls, excluded, in_module if is_nnx_module(cls) else outside)
+                others = in_module if is_nnx_module(cls) else outside
+                for child, is_excluded in _fields(x, excluded):
+                    yield from all_frozen(child) if is_excluded else others(child)
             else:
                 yield from in_module(x)
 
@@ -72,16 +74,8 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
             elif is_variable or _is_frozen(cls) or is_whole(x):
                 yield from all_frozen(x)
             else:
-                yield from of_fields(x, cls, _excluded_fields(cls), in_module)
-
-    def of_fields(
-        x: PyTree, cls: Any, excluded: frozenset[str], others: Callable[[PyTree], Iterator[bool]]
-    ) -> Iterator[bool]:
-        """Yield the answer for each leaf of a node: those in excluded fields are frozen."""
-        keyed = keyed_children(x)
-        _check_keys(cls, excluded, [text for text, _ in keyed])
-        for text, child in keyed:
-            yield from all_frozen(child) if text in excluded else others(child)
+                for child, is_excluded in _fields(x, _excluded_fields(cls)):
+                    yield from all_frozen(child) if is_excluded else in_module(child)
 
     def all_frozen(part: PyTree) -> Iterator[bool]:
         return itertools.repeat(True, len(jtu.tree_leaves(part, is_leaf=is_leaf)))
@@ -107,6 +101,13 @@ def _is_frozen(cls: Any) -> bool:
 def _excluded_fields(cls: Any) -> frozenset[str]:
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return frozenset(f.name for f in fields if not f.metadata.get(TRAINABLE, True))
+
+
+def _fields(x: PyTree, excluded: frozenset[str]) -> list[tuple[PyTree, bool]]:
+    """Return the children of a dataclass, each with whether it is in an excluded field."""
+    keyed = keyed_children(x)
+    _check_keys(type(x), excluded, [text for text, _ in keyed])
+    return [(child, text in excluded) for text, child in keyed]
 
 
 def _check_keys(cls: Any, excluded: frozenset[str], keys: list[str | None]) -> None:
