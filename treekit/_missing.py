@@ -49,7 +49,7 @@ def _hint(module: str, name: str) -> str:
         return f": {_HABITS[name]}"
     for other in ("treekit.testing", "treekit.typing"):
         importlib.import_module(other)
-    if "treekit.optax" in sys.modules:  # whoever has not imported it does not mean a name of Optax
+    if "treekit.optax" in sys.modules:  # if the user has not imported it, do not suggest Optax's names
         importlib.import_module("treekit.training")
     # Of Optax's submodules too: `selective_transform` is only in `transforms` before 0.2.6, and `muon` in `contrib`.
     of_optax = [x for x in sorted(sys.modules) if x.startswith("treekit.optax.") and "._" not in x]

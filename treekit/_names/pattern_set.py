@@ -55,7 +55,7 @@ def _fixed_parts(pattern: Pattern) -> list[str]:
 
 
 def undecided(number: int, matching: Collection[Sequence[int]]) -> Iterator[tuple[int, list[int]]]:
-    """Yield each pattern that decides about no name, with those that decide about the names that it matches.
+    """Yield each pattern that is never the first match, with the earlier patterns that win instead.
 
     Args:
         number: how many patterns there are.

@@ -103,7 +103,8 @@ def _create_reloaded(self: object, new_class: Any, args: tuple[Any, ...], kwargs
     """Create an instance of the class that has replaced one.
 
     IPython's %autoreload has executed the class again, put the attributes of the new one into the old one, and made the
-    instances of the old one those of the new one. A name that still refers to the old one shall create such too.
+    instances of the old one those of the new one. References to the old class then also create instances of the new
+    one.
     """
     object.__setattr__(self, "__class__", new_class)
     new_class.__init__(self, *args, **kwargs)

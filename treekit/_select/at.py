@@ -92,7 +92,7 @@ def tree_at(
     check_bool("strict", strict)
     if (replace is _MISSING) == (replace_fn is _MISSING):
         raise ValueError("tree_at takes exactly one of replace and replace_fn")
-    # A function that returns an empty sequence, and replace=[], are meant.
+    # With `replace=[]`, a function that returns an empty sequence is intended.
     is_empty = type(replace) in (list, tuple) and not replace
     selected = find(where, tree, is_leaf, strict=strict, strict_function=strict and not is_empty)
     if selected.nested:

@@ -242,7 +242,10 @@ def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found]
 
 
 def _no_variables(name: str, cls: Any, *, are_rows: bool) -> ValueError:
-    """Return the error of a class of variables that a tree of their values cannot have, even if it is not strict."""
+    """Return the error for selecting by a variable class in an `nnx.State` that has only values.
+
+    It is raised even with `strict=False`.
+    """
     selector = f"{{{cls.__name__}: label}}, default=other" if are_rows else cls.__name__
     advice = (
         f"Pass it what {name} returns for the variables, which fits both by name: "

@@ -31,9 +31,9 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
     | a callable node with a leaf that is not a spec leaf | it is called |
     | any other | an error says where it does not fit |
 
-    What is a prefix tree of the params fits: a leaf is a value for all of them. Mappings fit by their keys, whatever
-    their classes, and get those of the params; a variable of Flax fits as its value. What is called receives the
-    params, in which leaves that cannot be parameters are None.
+    A prefix tree of the params fits. Each of its leaves applies to the whole subtree below it. Mappings fit by their
+    keys, whatever their classes, and get those of the params; a variable of Flax fits as its value. What is called
+    receives the params, in which leaves that cannot be parameters are None.
 
     Leaves of the params that cannot be parameters (functions, strings, keys, objects) do not count in comparing: a mask
     made from a filtered model fits the raw one, and the reverse.
@@ -94,7 +94,7 @@ def fit_spec(
     asked: PyTree = None,
     refusal: str = "",
 ) -> FittedSpec:
-    """Do what the table of `resolve_spec` says, for params with None for what cannot be one; fit the result to them.
+    """Do what the table of `resolve_spec` says, for params in which non-parameters are already None.
 
     Args:
         spec: as in `resolve_spec`.
