@@ -90,12 +90,12 @@ MISTAKES: dict[str, Mistake] = {
         lambda: ADAM.init({"net": NoTree(), **PARAMS}), TypeError, "NoTree at net, whose class is not a pytree"
     ),
     "a class of variables in a mask for values": Mistake(
-        lambda: tk.path_mask(nnx.Param)(nnx.State({"w": jnp.ones(2)})), ValueError, "path_mask(Param)(nnx.state(model"
+        lambda: tk.path_mask(nnx.Param)(nnx.State({"w": jnp.ones(2)})), ValueError, "treekit.tree_find(model, Param)"
     ),
     "a class of variables in a table of param_groups for values": Mistake(
         lambda: training.param_groups(tko.adam, {nnx.Param: {"b1": 0.5}}, 0.1).init(nnx.State({"w": jnp.ones(2)})),
         ValueError,
-        "path_mask(*treekit.tree_find(model, Param))",
+        "treekit.tree_find(model, Param)",
     ),
     "a mask function that asks for a class of variables": Mistake(
         lambda: tko.masked(ADAM, of_class).init(nnx.State({"w": nnx.Param(jnp.ones(2))})), ValueError, "nnx.state(model"

@@ -7,5 +7,6 @@
   a mask by what classes declare
 - `tree_spec`: what all of these are, functions of a whole tree
 - `spec`: is an argument a tree, or a function of the params that returns one?
-- `advice`: what errors say about classes and fields
+- `path_errors`: which patterns and classes of masks and labels are errors; `advice`: what errors say about classes and
+  fields
 """

@@ -45,30 +45,31 @@ class ByFunction(Selection):
 
     def __init__(self, where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf, *, strict: bool) -> None:
         self._marked = _mark(tree, is_leaf)
-        self._returned = _call_with_both(where, self._marked, tree)
-        self._places, self._treedef = _locate(self._returned.marked, self._marked.tree)
-        self.is_one, self.nodes = self._returned.is_one, self._returned.nodes
+        returned, original = _call_with_both(where, self._marked, tree)
+        self._located = _locate(returned, self._marked.tree)
+        if any(map(is_none, self._located.nodes)):
+            _check_none(where, self._located, self._marked.tree)
+        self.is_one = self._located.is_one
+        self.nodes = [original] if self.is_one else list(original)
         self.nodes_of_item = [[i] for i in range(len(self.nodes))]
-        if any(map(is_none, self._returned.marked)):
-            _check_none(where, self._returned, self._marked.tree)
         if strict and not self.nodes:
             raise ValueError(
                 "where selects nothing: it returned an empty sequence. If that is meant, pass strict=False"
             )
 
     def names(self) -> list[tuple[int, str]]:
-        nodes = self._returned.marked
+        nodes = self._located.nodes
         index = {id(node): i for i, node in enumerate(nodes)}
         paths = flatten_with_path(self._marked.tree, _is_one_of(nodes))[0]
         return [(index[id(x)], path_name(path)) for path, x in paths if id(x) in index]
 
     def replaced(self, values: Iterable[Any]) -> Any:
-        value_of = dict(zip(map(id, self._returned.marked), values, strict=True))
+        value_of = dict(zip(map(id, self._located.nodes), values, strict=True))
         # Not by their marks: JAX rebuilt the marked tree, and a class may have changed those that are not selected.
         parts = [*self._marked.leaf_of.values()]
-        for i, node in self._places:
+        for i, node in self._located.places:
             parts[i : i + jtu.tree_structure(node).num_leaves] = [value_of[id(node)]]
-        return self._treedef.unflatten(parts)
+        return self._located.treedef.unflatten(parts)
 
 
 class _Marked(NamedTuple):
@@ -98,25 +99,11 @@ def _mark(tree: PyTree, is_leaf: IsLeaf) -> _Marked:
     return _Marked(marked, dict(zip(map(id, marks), leaves, strict=True)))
 
 
-class _Returned(NamedTuple):
-    """What a function returned.
-
-    Attributes:
-        is_one: whether that is one node, and not a sequence of nodes.
-        marked: the nodes in the marked tree. They are kept, since an id may be used again otherwise.
-        nodes: the same nodes in the tree.
-    """
-
-    is_one: bool
-    marked: list[Any]
-    nodes: list[Any]
-
-
-def _call_with_both(where: Callable[[Any], Any], marked: _Marked, tree: PyTree) -> _Returned:
-    """Call a function with the marked tree and with the tree.
+def _call_with_both(where: Callable[[Any], Any], marked: _Marked, tree: PyTree) -> tuple[Any, Any]:
+    """Return what a function returns for the marked tree, and what it returns for the tree.
 
     Raises:
-        ValueError: it does not return nodes, or other ones for the tree than for the marked tree.
+        ValueError: they do not have the same leaves.
     """
     returned, original = _call(where, marked.tree), where(tree)
     marks, structure = jtu.tree_flatten(returned)
@@ -131,11 +118,7 @@ def _call_with_both(where: Callable[[Any], Any], marked: _Marked, tree: PyTree) 
             "where must use the structure of the tree only, but it depends on the leaves, or on the order of the "
             "keys of a dict, which JAX sorts"
         )
-    if has_node(marked.tree, _is_one_of([returned])):
-        return _Returned(True, [returned], [original])
-    if not isinstance(returned, Iterable):
-        raise _not_a_node(returned, marked.tree)
-    return _Returned(False, list(returned), list(original))
+    return returned, original
 
 
 def _call(where: Callable[[Any], Any], marked_tree: PyTree) -> Any:
@@ -157,21 +140,42 @@ def _is_one_of(nodes: Sequence[object]) -> LeafPredicate:
     return lambda x: id(x) in ids
 
 
-def _locate(nodes: Sequence[Any], marked_tree: PyTree) -> tuple[list[tuple[int, Any]], PyTreeDef]:
-    """Take the marked tree apart, into these nodes of it and all other leaves.
+class _Located(NamedTuple):
+    """Where the nodes that a function returned are in the marked tree, taken apart into them and all other leaves.
 
-    Returns:
-        The index of each node among these parts, with the node, in the order of the tree; and their structure.
+    Attributes:
+        is_one: whether it returned one node, and not a sequence of nodes.
+        nodes: the nodes of the marked tree, which are kept, since an id may be used again otherwise.
+        places: the index of each node among the parts, with the node, in the order of the tree.
+        treedef: the structure of the parts.
+    """
+
+    is_one: bool
+    nodes: list[Any]
+    places: list[tuple[int, Any]]
+    treedef: PyTreeDef
+
+
+def _locate(returned: Any, marked_tree: PyTree) -> _Located:
+    """Find what a function returned in the marked tree: a node, or else the nodes of a sequence.
 
     Raises:
         ValueError: a node is not at one place, or is inside another one.
     """
-    parts, treedef = jtu.tree_flatten(marked_tree, is_leaf=_is_one_of(nodes))
-    returned = Counter(map(id, nodes))
-    places = [(i, x) for i, x in enumerate(parts) if id(x) in returned]
-    found = Counter(id(x) for _, x in places)
+    nodes, is_one = [returned], True
+    several: Any = returned  # else pyright knows a part of its type
+    is_node = _is_one_of(nodes)
+    parts, treedef = jtu.tree_flatten(marked_tree, is_leaf=is_node)
+    if not any(map(is_node, parts)):
+        if not isinstance(returned, Iterable):
+            raise _not_a_node(returned, marked_tree)
+        nodes, is_one = list(several), False
+        parts, treedef = jtu.tree_flatten(marked_tree, is_leaf=_is_one_of(nodes))
+    ids = Counter(map(id, nodes))
+    places = [(i, x) for i, x in enumerate(parts) if id(x) in ids]
+    found = Counter([id(x) for _, x in places])
     for node in nodes:
-        if returned[id(node)] == found[id(node)] == 1:
+        if ids[id(node)] == found[id(node)] == 1:
             continue
         if not has_node(marked_tree, _is_one_of([node])):
             raise _not_a_node(node, marked_tree)
@@ -181,17 +185,17 @@ def _locate(nodes: Sequence[Any], marked_tree: PyTree) -> tuple[list[tuple[int, 
         elif found[id(node)] == 1:
             why = "twice"
         raise ValueError(f"where returned {describe_value(node)} {why}")
-    return places, treedef
+    return _Located(is_one, nodes, places, treedef)
 
 
-def _check_none(where: Callable[[Any], Any], returned: _Returned, marked_tree: PyTree) -> None:
+def _check_none(where: Callable[[Any], Any], located: _Located, marked_tree: PyTree) -> None:
     """Raise a ValueError unless None is a node: it has no identity, and a static field may be None too."""
     leaves, treedef = jtu.tree_flatten(marked_tree, is_leaf=is_none)
     mark = object()
     again = _call(where, treedef.unflatten([mark if x is None else x for x in leaves]))
-    nodes = [again] if returned.is_one else list(again)
-    if len(nodes) != len(returned.marked) or not all(
-        x is not None or y is mark for x, y in zip(returned.marked, nodes, strict=True)
+    nodes = [again] if located.is_one else list(again)
+    if len(nodes) != len(located.nodes) or not all(
+        x is not None or y is mark for x, y in zip(located.nodes, nodes, strict=True)
     ):
         raise _not_a_node(None, marked_tree)
 

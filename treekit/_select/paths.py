@@ -1,26 +1,19 @@
 """Select leaves by name or by class: masks and labels made from patterns of key paths and from classes of nodes."""
 
 import dataclasses
-import itertools
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from treekit._base.flax import is_nnx_module, is_of_bare_values, is_variable_class
 from treekit._base.jax import jtu
 from treekit._base.types import IsLeaf, PyTree
-from treekit._names.pattern_errors import check_pattern_or_class, must_match, pattern_text
-from treekit._names.pattern_set import undecided
-from treekit._names.patterns import Pattern, is_match, may_match_below
-from treekit._select.advice import no_instance
+from treekit._names.pattern_errors import check_pattern_or_class
 from treekit._select.masks import MaskSpec
+from treekit._select.path_errors import Selector, check_found, written
 from treekit._select.tree_spec import TreeSpec
 from treekit._select.walk import Found, walk_matched
 from treekit._text.describe import check_bool
-from treekit._text.lists import listed, nearest
+from treekit._text.lists import listed
 from treekit._trained.leaves import which_can_be_trained
-
-Selector: TypeAlias = Pattern | type[Any]
 
 
 class NoDefault:
@@ -110,7 +103,7 @@ class PathMask(MaskSpec):
 
     def __repr__(self) -> str:
         options = ["strict=False"] * (not self.strict)
-        return f"path_mask({', '.join([*map(_written, self.patterns), *options])})"
+        return f"path_mask({', '.join([*map(written, self.patterns), *options])})"
 
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
         first = _first_matches(self.patterns, tree, is_leaf, self.strict)
@@ -129,7 +122,7 @@ class PathLabels(TreeSpec):
         return super().__call__(tree)
 
     def __repr__(self) -> str:
-        table = ", ".join(f"{_written(x)}: {label!r}" for x, label in self.table)
+        table = ", ".join(f"{written(x)}: {label!r}" for x, label in self.table)
         default = [] if self.default is NoDefault else [f"default={self.default!r}"]
         return f"path_labels({', '.join(['{' + table + '}', *default, *['strict=False'] * (not self.strict)])})"
 
@@ -145,10 +138,6 @@ class PathLabels(TreeSpec):
                 "or pass a default"
             )
         return [default if i is None else self.table[i][1] for _, i in first]
-
-
-def _written(x: Selector) -> str:
-    return x.__qualname__ if isinstance(x, type) else repr(x)
 
 
 def _first_matches(
@@ -193,105 +182,5 @@ def _matched_leaves(
 ) -> list[Found]:
     """Return every leaf, with the patterns and classes that select it, as `_first_matches` says."""
     found = list(walk_matched(selectors, tree, is_leaf, whole=True))
-    leaves = [x for x in found if x.is_leaf]
-    names = [x.name for x in leaves]
-    if len(set(names)) < len(names):
-        _check_one_name(name, selectors, names)
-    classes: list[Any] = [x for x in selectors if isinstance(x, type)]
-    of_variables = [x for x in classes if is_variable_class(x)]
-    if of_variables and is_of_bare_values(tree):  # also if not strict: in `init` the class may have selected some
-        raise _no_variables(name, of_variables[0], are_rows=are_rows)
-    if strict:
-        _check_used(name, selectors, found, are_rows=are_rows)
-    return leaves
-
-
-def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found], *, are_rows: bool) -> None:
-    """Raise a ValueError if a selector selects no leaf, or, of the rows of `path_labels`, only what earlier ones do.
-
-    One that may select a leaf that is masked out is not an error.
-
-    Args:
-        name: what the user called, for errors.
-        selectors: the patterns and classes.
-        found: all nodes and leaves of the tree.
-        are_rows: as in `_first_matches`.
-    """
-    leaves, nodes = [x for x in found if x.is_leaf], [x.node for x in found]
-    holes = [x for x in found if not x.is_leaf and (x.node is None or _is_masked_node(x.node))]
-    for i, earlier in undecided(len(selectors), [x.selected_by for x in leaves]):
-        selector = selectors[i]
-        if any(_may_hide(hole, i, selector) for hole in holes):
-            continue
-        if isinstance(selector, type) and not any(i in x.classes for x in found):
-            raise ValueError(f"{name}: {no_instance(selector, nodes)}{_of_nnx(selector, are_rows=are_rows)}")
-        # A last row "**" is for whatever other rows leave, which may be nothing.
-        is_default = selector == "**" and i == len(selectors) - 1
-        if earlier and are_rows and not is_default:
-            raise ValueError(
-                f"{name}: {_written(selector)} decides about no leaf, since "
-                f"{', '.join(sorted(_written(selectors[j]) for j in earlier))} before it selects all that it does. Put "
-                "it before them; or, if that is meant, pass strict=False"
-            )
-        if not earlier and not isinstance(selector, type):
-            text, names = pattern_text(selector), [x.name for x in leaves]
-            raise ValueError(
-                f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. "
-                f"{must_match(selector, names)}"
-            )
-
-
-def _no_variables(name: str, cls: Any, *, are_rows: bool) -> ValueError:
-    """Return the error for selecting by a variable class in an `nnx.State` that has only values.
-
-    It is raised even with `strict=False`.
-    """
-    selector = f"{{{cls.__name__}: label}}, default=other" if are_rows else cls.__name__
-    advice = (
-        f"Pass it what {name} returns for the variables, which fits both by name: "
-        f"{name}({selector})(nnx.state(model, nnx.Param))"
-    )
-    if name not in ("path_mask", "path_labels"):  # which returns an optimizer
-        advice = f"Select them by name: path_mask(*treekit.tree_find(model, {cls.__name__}))"
-    return ValueError(
-        f"{name}: which values are of variables of the class {cls.__qualname__} is not known, since the tree is an "
-        "nnx.State of values without their variables. nnx.Optimizer passes variables to init, and their values to "
-        f"update. {advice}"
-    )
-
-
-def _of_nnx(cls: type[Any], *, are_rows: bool) -> str:
-    """Say for an error how to select by a class of modules of Flax NNX; "" for any other class."""
-    if not is_nnx_module(cls):
-        return ""
-    found = f"for name in treekit.tree_find(model, {cls.__name__})"
-    by_name = f'path_labels({{f"{{name}}.**": label {found}}})' if are_rows else f'path_mask(*(f"{{name}}.**" {found}))'
-    return f". An nnx.state has variables, and no modules: find their names in the model, {by_name}"
-
-
-def _may_hide(hole: Found, i: int, selector: Selector) -> bool:
-    """Whether a selector, whose index is `i`, may select a leaf that is masked out.
-
-    None hides one leaf. A MaskedNode may also hide a subtree, with instances of any class.
-    """
-    if hole.node is None:
-        return i in (*hole.patterns, *hole.within)
-    return isinstance(selector, type) or i in hole.patterns or may_match_below(selector, hole.name)
-
-
-def _check_one_name(name: str, selectors: Iterable[Selector], names: Sequence[str]) -> None:
-    """Raise a ValueError if a glob matches a name that two leaves have, since it does not say which is meant."""
-    shared = [x for x, number in Counter(names).items() if number > 1]
-    globs = [x for x in selectors if isinstance(x, str) and x != "**"]
-    for pattern, path in itertools.product(globs, shared):
-        if is_match(pattern, path):
-            raise ValueError(
-                f"{name}: the pattern {pattern!r} matches two leaves that are both called {path!r}: a key contains "
-                "a dot, or a string and a number are written alike. Pass a function of the tree instead, with "
-                "jax.tree_util.tree_map_with_path"
-            )
-
-
-def _is_masked_node(x: object) -> bool:
-    """Whether `x` is Optax's MaskedNode; this room does not import Optax."""
-    return type(x).__name__ == "MaskedNode"
+    check_found(name, selectors, tree, found, strict, are_rows=are_rows)
+    return [x for x in found if x.is_leaf]

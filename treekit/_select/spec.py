@@ -84,6 +84,20 @@ class FittedSpec(NamedTuple):
         return flatten_with_path(self.spec, self.is_leaf)[0][i][0]
 
 
+class _Argument(NamedTuple):
+    """What errors say about a spec, and what its leaves are.
+
+    Attributes:
+        name: what the caller calls the argument.
+        is_spec_leaf: whether an object, which may be a node, is a leaf of it.
+        hint: the end of the error of one that does not fit.
+    """
+
+    name: str
+    is_spec_leaf: Callable[[Any], bool]
+    hint: str
+
+
 def fit_spec(
     spec: PyTree,
     params: PyTree,
@@ -105,9 +119,13 @@ def fit_spec(
         asked: what a function is called with, of the structure of the params; by default, the params.
         refusal: why a function cannot be called, as the end of a sentence; "" if it can.
 
+    Returns:
+        The spec, or its result, fitted to the params.
+
     Raises:
         ValueError: the spec does not fit, a function raises an error, or it cannot be called.
     """
+    argument = _Argument(name, is_spec_leaf, hint)
     asked = params if asked is None else asked
     if isinstance(spec, type):
         raise ValueError(
@@ -117,7 +135,7 @@ def fit_spec(
     is_function = callable(spec) and jtu.all_leaves([spec])
     if not is_function:
         try:
-            return _fit(spec, params, is_spec_leaf, name, hint)
+            return _fit_prefix(spec, params, argument)
         except ValueError:  # it does not fit, so it is called, if it may be
             if not _may_be_called(spec, is_spec_leaf):
                 raise
@@ -129,9 +147,48 @@ def fit_spec(
         if isinstance(spec, TreeSpec):  # a mask of treekit, whose own errors say what is wrong with it
             raise
         raise _error_of_function(error, asked, name) from error
-    fitted = _fit(result, params, is_spec_leaf, f"{name}(params)", hint)
-    _refuse_leaf_predicate(spec, result, asked, is_spec_leaf, name)
+    fitted = _fit_prefix(result, params, argument._replace(name=f"{name}(params)"))
+    _refuse_leaf_predicate(spec, result, asked, argument)
     return fitted
+
+
+def _fit_prefix(spec: object, tree: PyTree, argument: _Argument) -> FittedSpec:
+    """Find the subtree of a tree for each leaf of a prefix tree.
+
+    None in the prefix tree is allowed where a filtered model has None, that is, for anything that cannot be trained.
+
+    Raises:
+        ValueError: it is not a prefix of the tree; the message names the first key path that differs.
+    """
+    name, is_spec_leaf, hint = argument
+
+    def is_leaf(x: object) -> bool:
+        return x is None or is_spec_leaf(x)
+
+    while True:
+        leaves, treedef = jtu.tree_flatten(spec, is_leaf=is_leaf)
+        try:
+            parts = flatten_up_to(treedef, tree)
+            break
+        except ValueError as error:
+            changed = _in_nodes_of_tree(spec, tree)
+            if changed is spec:
+                raise ValueError(f"{prefix_mismatch(name, treedef, tree, error)}{hint}") from None
+            spec = changed
+    fitted = FittedSpec(spec, treedef, list(zip(leaves, parts, strict=True)), is_leaf)
+    for i, (leaf, part) in enumerate(fitted.pairs):
+        if leaf is None and not is_spec_leaf(None) and any(map(can_be_trained, jtu.tree_leaves(part))):
+            raise ValueError(
+                f"{name} does not fit the tree it is for: at key path {path_text(fitted.path(i), name)} it has None, "
+                f"and the tree it is for {type_name(part)}{hint}"
+            )
+    return fitted
+
+
+def _in_nodes_of_tree(spec: PyTree, tree: PyTree) -> Any:
+    """Return a spec in the mappings that the tree has, or without variables of Flax; itself if neither changes it."""
+    changed = in_nodes_of(like=tree, tree=spec)
+    return values_of_variables(spec) if changed is spec and has_variables(spec) else changed
 
 
 def _may_be_called(spec: Any, is_spec_leaf: Callable[[Any], bool]) -> bool:
@@ -152,13 +209,12 @@ def _error_of_function(error: Exception, params: PyTree, name: str) -> ValueErro
     )
 
 
-def _refuse_leaf_predicate(
-    spec: Callable[[Any], Any], result: object, params: PyTree, is_spec_leaf: Callable[[Any], bool], name: str
-) -> None:
+def _refuse_leaf_predicate(spec: Callable[[Any], Any], result: object, params: PyTree, argument: _Argument) -> None:
     """Raise a ValueError if a function answers for one leaf: it has one answer for the tree, and another for a leaf.
 
     Its answer for the whole tree, such as False since a model is not an array, would silently apply to every leaf.
     """
+    name, is_spec_leaf, _ = argument
     if result is None or not is_spec_leaf(result) or jtu.all_leaves([params]):
         return
     leaves = flatten_with_path(params)[0]
@@ -184,37 +240,3 @@ def _refuse_leaf_predicate(
 def _kind(leaf: Any) -> Any:
     """What a predicate depends on, so that it is not asked about thousands of leaves that are alike."""
     return type(leaf), np.shape(leaf), dtype_of(leaf)
-
-
-def _fit(spec: object, tree: PyTree, is_spec_leaf: Callable[[Any], bool], name: str, hint: str) -> FittedSpec:
-    """Find the subtree of a tree for each leaf of a prefix tree.
-
-    None in the prefix tree is allowed where a filtered model has None, that is, for anything that cannot be trained.
-
-    Raises:
-        ValueError: it is not a prefix of the tree; the message names the first key path that differs.
-    """
-
-    def is_leaf(x: object) -> bool:
-        return x is None or is_spec_leaf(x)
-
-    leaves, treedef = jtu.tree_flatten(spec, is_leaf=is_leaf)
-    try:
-        parts = flatten_up_to(treedef, tree)
-    except ValueError as error:
-        # It may fit in the mappings that the tree has, as a dict for an `nnx.State`, or without variables of Flax.
-        # Applied again, neither changes anything, so this ends.
-        changed = in_nodes_of(like=tree, tree=spec)
-        if changed is spec and has_variables(spec):
-            changed = values_of_variables(spec)
-        if changed is not spec:
-            return _fit(changed, tree, is_spec_leaf, name, hint)
-        raise ValueError(f"{prefix_mismatch(name, treedef, tree, error)}{hint}") from None
-    fitted = FittedSpec(spec, treedef, list(zip(leaves, parts, strict=True)), is_leaf)
-    for i, (leaf, part) in enumerate(fitted.pairs):
-        if leaf is None and not is_spec_leaf(None) and any(map(can_be_trained, jtu.tree_leaves(part))):
-            raise ValueError(
-                f"{name} does not fit the tree it is for: at key path {path_text(fitted.path(i), name)} it has None, "
-                f"and the tree it is for {type_name(part)}{hint}"
-            )
-    return fitted

@@ -1,0 +1,125 @@
+"""Errors about the patterns and classes of masks and labels: which leaves do they select, and do they select any?"""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from treekit._base.flax import is_nnx_module, is_of_bare_values, is_variable_class
+from treekit._base.types import PyTree
+from treekit._names.pattern_errors import must_match, pattern_text
+from treekit._names.pattern_set import undecided
+from treekit._names.patterns import Pattern, is_match, may_match_below
+from treekit._select.advice import no_instance
+from treekit._select.walk import Found
+from treekit._text.lists import nearest
+
+Selector: TypeAlias = Pattern | type[Any]
+
+
+def written(x: Selector) -> str:
+    return x.__qualname__ if isinstance(x, type) else repr(x)
+
+
+def check_found(
+    name: str, selectors: Sequence[Selector], tree: PyTree, found: Sequence[Found], strict: bool, *, are_rows: bool
+) -> None:
+    """Raise a ValueError if it is not known what one of the patterns and classes selects, or if it is not used.
+
+    Args:
+        name: what the user called, for errors.
+        selectors: the patterns and classes.
+        tree: any pytree.
+        found: all of its nodes and leaves.
+        strict: whether one that is not used is an error.
+        are_rows: whether they are the rows of `path_labels`, each of which must decide about a leaf; for `path_mask`,
+            it is enough that each selects one.
+    """
+    _check_one_name(name, selectors, [x.name for x in found if x.is_leaf])
+    _check_has_variables(name, selectors, tree, are_rows=are_rows)
+    if strict:
+        _check_used(name, selectors, found, are_rows=are_rows)
+
+
+def _check_one_name(name: str, selectors: Sequence[Selector], names: Sequence[str]) -> None:
+    """Raise a ValueError if a glob matches a name that two leaves have, since it does not say which is meant."""
+    if len(set(names)) == len(names):  # which is faster than to count them
+        return
+    shared = [x for x, number in Counter(names).items() if number > 1]
+    globs = [x for x in selectors if isinstance(x, str) and x != "**"]
+    for pattern, path in itertools.product(globs, shared):
+        if is_match(pattern, path):
+            raise ValueError(
+                f"{name}: the pattern {pattern!r} matches two leaves that are both called {path!r}: a key contains "
+                "a dot, or a string and a number are written alike. Pass a function of the tree instead, with "
+                "jax.tree_util.tree_map_with_path"
+            )
+
+
+def _check_has_variables(name: str, selectors: Sequence[Selector], tree: PyTree, *, are_rows: bool) -> None:
+    """Raise a ValueError for selecting by a variable class in an `nnx.State` that has only values.
+
+    Also if not strict: in `init`, the class may have selected some.
+    """
+    classes: list[Any] = [x for x in selectors if isinstance(x, type)]
+    for cls in filter(is_variable_class, classes):
+        if is_of_bare_values(tree):
+            raise ValueError(
+                f"{name}: which values are of variables of the class {cls.__qualname__} is not known, since the tree "
+                "is an nnx.State of values without their variables. nnx.Optimizer passes variables to init, and their "
+                f"values to update. {_find_names(cls, are_rows=are_rows)}"
+            )
+
+
+def _find_names(cls: type[Any], *, are_rows: bool) -> str:
+    """Say for an error how to select what a class of Flax NNX selects in a module."""
+    found = f"for name in treekit.tree_find(model, {cls.__name__})"
+    by_name = f'path_labels({{f"{{name}}.**": label {found}}})' if are_rows else f'path_mask(*(f"{{name}}.**" {found}))'
+    return f"Find their names in the model: {by_name}"
+
+
+def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found], *, are_rows: bool) -> None:
+    """Raise a ValueError if a selector selects no leaf, or, of the rows of `path_labels`, only what earlier ones do.
+
+    One that may select a leaf that is masked out is not an error.
+    """
+    leaves, nodes = [x for x in found if x.is_leaf], [x.node for x in found]
+    holes = [x for x in found if not x.is_leaf and (x.node is None or _is_masked_node(x.node))]
+    for i, earlier in undecided(len(selectors), [x.selected_by for x in leaves]):
+        selector = selectors[i]
+        if any(_may_hide(hole, i, selector) for hole in holes):
+            continue
+        if isinstance(selector, type) and not any(i in x.classes for x in found):
+            advice = ""
+            if is_nnx_module(selector):
+                advice = f". An nnx.state has variables, and no modules. {_find_names(selector, are_rows=are_rows)}"
+            raise ValueError(f"{name}: {no_instance(selector, nodes)}{advice}")
+        # A last row "**" is for whatever other rows leave, which may be nothing.
+        is_default = selector == "**" and i == len(selectors) - 1
+        if earlier and are_rows and not is_default:
+            raise ValueError(
+                f"{name}: {written(selector)} decides about no leaf, since "
+                f"{', '.join(sorted(written(selectors[j]) for j in earlier))} before it selects all that it does. Put "
+                "it before them; or, if that is meant, pass strict=False"
+            )
+        if not earlier and not isinstance(selector, type):
+            text, names = pattern_text(selector), [x.name for x in leaves]
+            raise ValueError(
+                f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. "
+                f"{must_match(selector, names)}"
+            )
+
+
+def _may_hide(hole: Found, i: int, selector: Selector) -> bool:
+    """Whether a selector, whose index is `i`, may select a leaf that is masked out.
+
+    None hides one leaf. A MaskedNode may also hide a subtree, with instances of any class.
+    """
+    if hole.node is None:
+        return i in (*hole.patterns, *hole.within)
+    return isinstance(selector, type) or i in hole.patterns or may_match_below(selector, hole.name)
+
+
+def _is_masked_node(x: object) -> bool:
+    """Whether `x` is Optax's MaskedNode; this room does not import Optax."""
+    return type(x).__name__ == "MaskedNode"
