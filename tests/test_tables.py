@@ -1,6 +1,7 @@
 """No printed table is wider than a terminal of 80 columns, and nothing of it is left out."""
 
 import html
+import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -155,6 +156,24 @@ def test_so_do_the_tables_of_errors(name: str) -> None:
         ERRORS[name]()
     table = [line for line in str(error.value).splitlines() if "  " in line.strip()]
     assert table and max(map(len, table)) <= 80
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("name", ["summary: adamw, long names", "tree_summary: Flax", "tree_diff", "graft"])
+def test_it_is_shown_with_colours_in_terminals_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TABLES[name]()
+    plain, coloured, asked_not_to = io.StringIO(), Terminal(), Terminal()
+    for file, no_colour in ((plain, ""), (coloured, ""), (asked_not_to, "1")):
+        monkeypatch.setenv("NO_COLOR", no_colour)
+        monkeypatch.setattr("sys.stdout", file)
+        table.show()
+    assert plain.getvalue() == asked_not_to.getvalue() == f"{table}\n"
+    assert "\033[" in coloured.getvalue()
+    assert re.sub(r"\033\[\d+m", "", coloured.getvalue()) == plain.getvalue()
 
 
 def test_what_fits_is_on_one_line_and_what_does_not_is_unbroken_where_it_can_be() -> None:

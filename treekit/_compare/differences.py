@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from treekit._text.table import ROWS, Table, as_table, in_colours, more_rows
+from treekit._text.table import Comparison, Shown
 
 LeafKind = Literal["type", "shape", "dtype", "weak type", "sharding", "value"]
 NodeKind = Literal["type", "structure", "static value", "array against None"]
@@ -34,36 +34,16 @@ class Difference:
     largest_relative: float | None = None
 
 
-class TreeDiff(tuple[Difference, ...]):
+class TreeDiff(Shown, tuple[Difference, ...]):
     """The differences between two trees: a tuple that is empty if the trees are the same.
 
-    Its `str()` is a table, and a notebook shows it as one.
-
-    The table ends after fifty rows with a count of the others; the tuple has all of them.
+    Its `str()` is a table, `show()` prints it, and a notebook shows it. The table ends after fifty rows with a count of
+    the others; the tuple has all of them.
     """
 
-    def __str__(self) -> str:
-        return self._table(False)
-
-    def show(self) -> None:
-        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set.
-
-        >>> from treekit import tree_diff
-        >>> tree_diff({"w": 1, "b": 2}, {"w": 1, "b": 3}).show()
-        b  value  2 | 3  off by up to 1, relative 0.333
-        """
-        print(self._table(in_colours()))
-
-    def _repr_html_(self) -> str:
-        rows = self._rows()
-        columns = ("name", "kind", "left", "right")
-        return Table(columns, rows[:ROWS], more_rows(rows)).html() if rows else "<p>no difference</p>"
-
-    def _table(self, colours: bool) -> str:
-        return as_table(self._rows(), colours) or "no difference"
-
-    def _rows(self) -> list[tuple[str, str, str, str]]:
-        return [(d.path or "(root)", d.kind, d.left, _right_and_how_far(d)) for d in self]
+    def _table(self) -> Comparison:
+        rows = [(d.path or "(root)", d.kind, d.left, _right_and_how_far(d)) for d in self]
+        return Comparison(("name", "kind", "left", "right"), rows, title="" if rows else "no difference")
 
 
 def _right_and_how_far(d: Difference) -> str:

@@ -73,7 +73,8 @@ def flatten_updates(treedef: PyTreeDef, updates: Updates, name: str = "updates")
 
 
 def _spread_none(x: object, part: object) -> Any:
-    return jtu.tree_map(lambda _: None, part) if x is None else x
+    treedef = jtu.tree_structure(part)
+    return treedef.unflatten([None] * treedef.num_leaves) if x is None else x
 
 
 def updates_mismatch(treedef: PyTreeDef, updates: Updates, name: str) -> str:

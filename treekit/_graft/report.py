@@ -16,7 +16,7 @@ from treekit._graft.matches import Matches
 from treekit._graft.sources import Source
 from treekit._graft.values import Refused
 from treekit._text.describe import count, describe
-from treekit._text.table import ROWS, Table, as_table, in_colours, more_rows, wrapped
+from treekit._text.table import Comparison, Shown
 
 Outcome = Literal["kept", "fresh", "dropped", "refused", "missing"]
 
@@ -46,8 +46,11 @@ class Grafted:
     not_finite: int = 0
 
 
-class GraftReport(tuple[Grafted, ...]):
-    """What became of each leaf: first the leaves of the new tree in order, then those dropped. `str()` is a table."""
+class GraftReport(Shown, tuple[Grafted, ...]):
+    """What became of each leaf: first the leaves of the new tree in order, then those dropped.
+
+    Its `str()` is a table, `show()` prints it, and a notebook shows it.
+    """
 
     @property
     def kept(self) -> tuple[Grafted, ...]:
@@ -79,33 +82,17 @@ class GraftReport(tuple[Grafted, ...]):
         """How many of the numbers that the new tree gets are infinite or NaN."""
         return sum(row.not_finite for row in self)
 
-    def __str__(self) -> str:
-        return self._text(False)
-
-    def show(self) -> None:
-        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set."""
-        print(self._text(in_colours()))
-
-    def _repr_html_(self) -> str:
-        rows = self._rows()
-        return f"<p>{self._title()}</p>{Table(('name', 'kind', 'new', 'old'), rows[:ROWS], more_rows(rows)).html()}"
-
     def _of(self, kind: str) -> tuple[Grafted, ...]:
         return tuple(row for row in self if row.kind == kind)
 
-    def _text(self, colours: bool) -> str:
-        return f"{wrapped(f'{self._title()} (new | old)')}\n{as_table(self._rows(), colours)}".rstrip()
-
-    def _title(self) -> str:
+    def _table(self) -> Comparison:
         counts = [f"{len(self._of(kind))} {kind}" for kind in ("kept", "fresh", "dropped", "refused")]
         counts += [f"{len(self.missing)} missing"] * bool(self.missing)
         counts += [f"{count(self.not_finite, 'number')} not finite"] * bool(self.not_finite)
-        return ", ".join(counts)
-
-    def _rows(self) -> list[tuple[str, str, str, str]]:
         order = ["refused", "missing", "fresh", "dropped", "kept"]
         ordered = sorted(self, key=lambda row: (order.index(row.kind), not row.strict))
-        return [(row.path or "(root)", row.kind, row.new, row.old) for row in ordered]
+        rows = [(row.path or "(root)", row.kind, row.new, row.old) for row in ordered]
+        return Comparison(("name", "kind", "new", "old"), rows, title=", ".join(counts))
 
 
 def report_of(

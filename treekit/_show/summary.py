@@ -21,7 +21,7 @@ from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
 from treekit._show.statistics import measure, together
 from treekit._text.describe import count, describe, describe_bytes, describe_function, describe_value, refuse_class
-from treekit._text.table import Table, left_out
+from treekit._text.table import Shown, Table, left_out
 
 _LINES = 500  # in str() at most
 _WIDTH = 40  # columns for a value
@@ -65,8 +65,8 @@ class Row(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TreeSummary:
-    """A table of what is in a tree. Its `str()` is a table, and a notebook shows it as one.
+class TreeSummary(Shown):
+    """A table of what is in a tree: its `str()` and its `repr`. `show()` prints it, and a notebook shows it.
 
     Attributes:
         rows: a row for each leaf; with a `depth`, for each subtree and leaf at this depth, and each leaf above. The
@@ -81,13 +81,8 @@ class TreeSummary:
     _lines: tuple[Row, ...]  # rows and subtrees, in the order of the tree
     _stats: bool
 
-    def __str__(self) -> str:
-        return self._table().text()
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return self._table().html()
+    def __repr__(self) -> str:
+        return str(self)
 
     def _table(self) -> Table:
         above = set(map(id, self.subtrees))

@@ -1,12 +1,13 @@
 """Tables, as text for a terminal and as HTML for a notebook."""
 
+import abc
 import html
 import itertools
 import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from treekit._text.describe import count
@@ -14,8 +15,32 @@ from treekit._text.describe import count
 ROWS = 50  # in str() at most
 WIDTH = 80  # columns of a terminal
 _INDENT = 4  # columns, of what stands below a long name, and of tables in errors
+_NAME = 24  # columns that names have at least, if they need them
+_NOTE = 8  # the same of notes
 BOLD, YELLOW, RED, GREEN, PLAIN = "\033[1m", "\033[33m", "\033[31m", "\033[32m", "\033[0m"
 _COLOUR = re.compile(r"\033\[\d+m")
+
+
+class Shown(abc.ABC):
+    """Something with a table, which `str()` returns, `show` prints, and a notebook shows."""
+
+    @abc.abstractmethod
+    def _table(self) -> "Table | Comparison": ...
+
+    def __str__(self) -> str:
+        return self._table().text()
+
+    def show(self) -> None:
+        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set.
+
+        >>> from treekit import tree_diff
+        >>> tree_diff({"w": 1, "b": 2}, {"w": 1, "b": 3}).show()
+        b  value  2 | 3  off by up to 1, relative 0.333
+        """
+        print(self._table().text(sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
 
 
 class Table(NamedTuple):
@@ -58,6 +83,41 @@ class Table(NamedTuple):
         return list(zip(*(x for x in columns if x[0] not in self.optional or any(x[1:])), strict=True))
 
 
+class Comparison(NamedTuple):
+    """A table of what two trees have. It is cut after fifty rows. In a terminal, it has no heading.
+
+    Attributes:
+        columns: their names: of a name, a kind, and what is left and right of it.
+        rows: the cells of each row.
+        title: a line above it.
+    """
+
+    columns: tuple[str, str, str, str]
+    rows: Sequence[tuple[str, str, str, str]]
+    title: str = ""
+
+    def text(self, colours: bool = False) -> str:
+        """Write each row on a line, or on several, with `left | right` as one cell."""
+        yellow, red, green = (YELLOW, RED, GREEN) if colours else [""] * 3
+        title = f"{self.title} ({self.columns[2]} | {self.columns[3]})" if self.title and self.rows else self.title
+        cells = [
+            (name, _coloured(kind, yellow), f"{_coloured(left, red)} | {_coloured(right, green)}")
+            for name, kind, left, right in self.rows[:ROWS]
+        ]
+        lines = in_columns(cells, width=WIDTH - _INDENT)
+        return "\n".join([*([wrapped(title)] if title else []), *lines, *self._after()])
+
+    def html(self) -> str:
+        """Write it for `_repr_html_`."""
+        title = f"<p>{self.title}</p>" if self.title else ""
+        return title + (Table(self.columns, self.rows[:ROWS], self._after()).html() if self.rows else "")
+
+    def _after(self) -> list[str]:
+        kinds = Counter(kind for _, kind, _, _ in self.rows[ROWS:])
+        counts = ", ".join(f"{number} of {kind}" for kind, number in kinds.items())
+        return left_out(len(self.rows) - ROWS, f": {counts}")
+
+
 def left_out(number: int, advice: str = "") -> list[str]:
     """Return a line that says how many rows are not shown; none if all are."""
     return [f"… and {count(number, 'more row')}{advice}"] * (number > 0)
@@ -68,39 +128,34 @@ def in_columns(
 ) -> list[str]:
     """Write each row on a line, with its cells below those of the row before.
 
-    If lines would be longer than `width`, cells go on in the lines below. A name, which is the first cell of a row, has
-    lines of its own if it does not fit into the first column, which is as wide as makes the fewest lines.
+    Each column is as wide as its longest cell. If lines would be longer than `width`, the widest columns give way, and
+    their cells go on in the lines below. Names, which are the first cells, have lines of their own if they are longer
+    than what the other columns leave.
 
     Args:
         rows: the cells of each row.
         gap: what separates columns.
         width: that of the longest line.
-        has_notes: whether the last column has remarks, with a heading. Those that do not fit into what the others leave
-            have lines of their own.
+        has_notes: whether the last column has remarks, with a heading. Those that are longer than what the others leave
+            have lines of their own too.
     """
     if not rows:
         return []
-    names, *others = zip(*rows, strict=True)
-    room = width - len(gap) * len(others)
-    longest, *others_longest = (max(map(_length, column)) for column in (names, *others))
-    does_fit = longest + sum(others_longest) <= room
-    sizes = {longest} if does_fit else {min(longest, _INDENT), *filter(room.__gt__, map(_length, names))}
-
-    def lay_out(size: int, last: Sequence[str]) -> list[str]:
-        widths = _narrowed([*others[:-1], last], room - size)
-        if has_notes:
-            widths[-1] = room - size - sum(widths[:-1])
-        return [_row(cells, [size, *widths], gap, width, has_notes) for cells in rows]
-
-    # The last column may be as narrow as the heading of notes.
-    lasts = [others[-1][:1], others[-1]] if has_notes else [others[-1]]
-    layouts = itertools.starmap(lay_out, itertools.product(sorted(sizes)[::-1], lasts))
-    return min(layouts, key=lambda lines: sum(line.count("\n") for line in lines))
+    names, *columns = zip(*rows, strict=True)
+    room = width - len(gap) * len(columns)
+    if has_notes:
+        room -= min(_longest(columns.pop()), _NOTE)
+    room_for_names = max(room - sum(map(_longest, columns)), _NAME)
+    names_width = max((_length(name) for name in names if _length(name) <= room_for_names), default=_INDENT)
+    widths = [names_width, *_narrowed(columns, room - names_width)]
+    if has_notes:
+        widths.append(width - len(gap) * len(widths) - sum(widths))
+    return [_row(cells, widths, gap, width, has_notes) for cells in rows]
 
 
 def _narrowed(columns: Sequence[Sequence[str]], room: int) -> list[int]:
     """Return the widths of columns that share this room: the widest gives way first, and words are broken last."""
-    widths = [max(map(_length, column)) for column in columns]
+    widths = list(map(_longest, columns))
     words = [max(_length(word) for text in column for word in text.split(" ")) for column in columns]
     for _ in range(sum(widths) - max(room, len(widths))):
         i = max(range(len(widths)), key=lambda i: (widths[i] > words[i], widths[i]))
@@ -109,17 +164,14 @@ def _narrowed(columns: Sequence[Sequence[str]], room: int) -> list[int]:
 
 
 def _row(cells: Sequence[str], widths: Sequence[int], gap: str, width: int, has_note: bool) -> str:
-    *cells, note = cells if has_note else (*cells, "")
-    above, below = list[str](), list[str]()
-    if _length(cells[0]) > widths[0]:
-        above, cells[0] = list(_wrap(cells[0], width)), ""
-    if has_note and _length(note) <= widths[-1]:
-        cells.append(note)
-    else:
-        below = [" " * _INDENT + line for line in _wrap(note, width - _INDENT)]
-    grid = itertools.zip_longest(*map(_wrap, cells, widths), fillvalue="")
+    """Write a row; a name that does not fit into its column above it, and a note below it."""
+    name, *others, last = cells
+    above = _wrap(name, width) if _length(name) > widths[0] else []
+    below = _wrap(last, width - _INDENT) if has_note and _length(last) > widths[-1] else []
+    beside = ["" if above else name, *others, "" if below else last]
+    grid = itertools.zip_longest(*map(_wrap, beside, widths), fillvalue="")
     lines = [gap.join(map(_padded, line, widths)).rstrip() for line in grid]
-    return "\n".join(line for line in (*above, *lines, *below) if line.strip())
+    return "\n".join(line for line in (*above, *lines, *(" " * _INDENT + line for line in below)) if line)
 
 
 def wrapped(text: str) -> str:
@@ -127,28 +179,33 @@ def wrapped(text: str) -> str:
     return "\n".join(_wrap(text, WIDTH))
 
 
-def _wrap(text: str, width: int) -> Iterator[str]:
-    line = ""
+def _wrap(text: str, width: int) -> list[str]:
+    lines, line = list[str](), ""
     for word in text.split(" "):
         *parts, last = _broken(word, width)
         if line and (parts or _length(line) + 1 + _length(last) > width):
-            yield line
+            lines.append(line)
             line = ""
-        yield from parts
+        lines += parts
         line = f"{line} {last}" if line else last
-    yield line
+    return [*lines, line]
 
 
-def _broken(word: str, width: int) -> Iterator[str]:
+def _broken(word: str, width: int) -> list[str]:
     """Break a word that does not fit, such as a key path, after a dot, or else a mark, that is in the second half."""
     colour, plain = (_COLOUR.findall(word) or [""] * 2)[:2]
     word = _COLOUR.sub("", word)
+    parts = list[str]()
     while len(word) > width:
         dot, *marks = (word.rfind(mark, width // 2, width) + 1 for mark in ".,/_")
         end = dot or max(marks) or width
-        yield f"{colour}{word[:end]}{plain}"
+        parts.append(word[:end])
         word = word[end:]
-    yield f"{colour}{word}{plain}"
+    return [f"{colour}{part}{plain}" for part in (*parts, word)]
+
+
+def _longest(column: Sequence[str]) -> int:
+    return max(map(_length, column))
 
 
 def _length(text: str) -> int:
@@ -159,31 +216,6 @@ def _padded(text: str, width: int) -> str:
     return text + " " * (width - _length(text))
 
 
-def as_table(rows: Sequence[tuple[str, str, str, str]], colours: bool) -> str:
-    """Align rows of a name, a kind, a left and a right description in columns; at most fifty rows."""
-    yellow, red, green = (YELLOW, RED, GREEN) if colours else [""] * 3
-    lines = in_columns(
-        [
-            (name, _coloured(kind, yellow), f"{_coloured(left, red)} | {_coloured(right, green)}")
-            for name, kind, left, right in rows[:ROWS]
-        ],
-        width=WIDTH - _INDENT,
-    )
-    return "\n".join([*lines, *more_rows(rows)])
-
-
 def _coloured(text: str, colour: str) -> str:
     """Colour each word, since lines may be broken between them."""
-    return " ".join(f"{colour}{word}{PLAIN}" for word in text.split(" ")) if colour else text
-
-
-def more_rows(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
-    """Return a line that counts the rows after the first fifty by their kinds; none for fifty rows or fewer."""
-    kinds = Counter(kind for _, kind, _, _ in rows[ROWS:])
-    counts = ", ".join(f"{number} of {kind}" for kind, number in kinds.items())
-    return [f"… and {len(rows) - ROWS} more: {counts}"] * bool(kinds)
-
-
-def in_colours() -> bool:
-    """Whether the output goes to a terminal that shows colours."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return " ".join(word and f"{colour}{word}{PLAIN}" for word in text.split(" ")) if colour else text

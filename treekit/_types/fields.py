@@ -13,7 +13,7 @@ from jaxtyping import AnnotationError
 from treekit._base.jax import jtu
 from treekit._names.key_path import path_name, walk
 from treekit._text.describe import describe, describe_error, refuse_class
-from treekit._text.table import ROWS, in_columns
+from treekit._text.table import ROWS, in_columns, left_out
 from treekit._types.hints import NUMBERS, UnresolvedAnnotationError, describe_hint, fields_of, has_fields
 from treekit._types.sizes import Memo, bind, describe_memo, fresh_memo, is_jaxtyping, pytree_of, pytree_parts
 
@@ -164,8 +164,7 @@ def _explain(wrong: list[tuple[object, Mismatch]], tree: object) -> str:
         rows.append((name + x.path, part, is_not, describe_memo(x.bound)))
     several = f"{len(wrong)} fields are not what their classes say"
     title = several if len(wrong) > 1 else "1 field is not what its class says"
-    more = [f"and {len(wrong) - ROWS} more"] if len(wrong) > ROWS else []
-    return "\n".join([f"{title}:", *in_columns(rows, "   "), *more])
+    return "\n".join([f"{title}:", *in_columns(rows, "   "), *left_out(len(wrong) - ROWS)])
 
 
 def fit(x: Any, hint: Any, memo: Memo) -> Memo | Mismatch:

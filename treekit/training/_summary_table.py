@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from treekit._text.describe import count, describe_bytes, short_dtype
-from treekit._text.table import ROWS, Table, in_colours, left_out
+from treekit._text.table import ROWS, Shown, Table, left_out
 
 
 class Accumulator(NamedTuple):
@@ -53,10 +53,11 @@ class Row(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Summary:
-    """What one step of an optimizer does to each leaf. Its `str()` is a table of fifty rows at most.
+class Summary(Shown):
+    """What one step of an optimizer does to each leaf.
 
-    In the table, and in a notebook, a subtree whose leaves differ only in their shapes is one row.
+    Its `str()` is a table of fifty rows at most, `show()` prints it, and a notebook shows it. There, a subtree whose
+    leaves differ only in their shapes is one row.
 
     Attributes:
         rows: a row for each leaf that is not a function, in the order of the tree.
@@ -70,25 +71,6 @@ class Summary:
     totals: dict[str, int]
     note: str
     _keys: tuple[tuple[str, ...], ...] = dataclasses.field(repr=False)  # the parts of the path of each row
-
-    def __str__(self) -> str:
-        return self._table().text()
-
-    def show(self) -> None:
-        """Print the table; in a terminal, highlighted, unless the environment variable NO_COLOR is set.
-
-        >>> import jax.numpy as jnp
-        >>> import optax
-        >>> from treekit.training import summary
-        >>> summary(optax.sgd(0.1), {"w": jnp.ones(2), "b": jnp.ones(3)}).show()
-        leaf   array            step  decay  state  bytes
-        (all)  2 leaves, 5 f32  0.1   0             0
-        2 leaves, 0 not moving; 5 numbers, 20 bytes; state: 0 bytes
-        """
-        print(self._table().text(in_colours()))
-
-    def _repr_html_(self) -> str:
-        return self._table().html()
 
     def _table(self) -> Table:
         groups = list(_group(list(zip(self._keys, self.rows, strict=True)), 0)) if self.rows else []
