@@ -20,7 +20,15 @@ from treekit._base.predicates import is_parameter
 from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
 from treekit._show.statistics import measure, together
-from treekit._text.describe import count, describe, describe_bytes, describe_function, describe_value, refuse_class
+from treekit._text.describe import (
+    count,
+    describe,
+    describe_bytes,
+    describe_function,
+    describe_value,
+    refuse_class,
+    shortened,
+)
 from treekit._text.table import Shown, Table, left_out
 
 _LINES = 500  # in str() at most
@@ -116,10 +124,6 @@ def _stats_cells(row: Row) -> Iterator[str]:
         yield "" if number is None else f"{number:,}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
-
-
 def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False) -> TreeSummary:
     """Return a table of what is in a tree: names, shapes, dtypes, sizes, and how the arrays are sharded.
 
@@ -183,31 +187,47 @@ class _Part(NamedTuple):
     is_row: bool
 
 
+class _Visit(NamedTuple):
+    """A node to visit: its name with a dot, as in `start_below`, and its level."""
+
+    start: str
+    node: Any
+    level: int
+
+
+class _End(NamedTuple):
+    """The end of a part, given by its index: everything below it has been visited."""
+
+    part: int
+
+
 def _walk(tree: PyTree, depth: int | None) -> tuple[list[tuple[str, Any]], list[_Part]]:
     """Return the leaves of a tree by name, and the lines of its table, in the order of the tree."""
     leaves: list[tuple[str, Any]] = []
     parts: list[_Part] = []
-    todo: list[Any] = [("", tree, 0)]  # nodes to visit, and parts that end before the next one
+    todo: list[_Visit | _End] = [_Visit("", tree, 0)]
     while todo:
-        if isinstance(item := todo.pop(), int):
-            parts[item] = parts[item]._replace(stop=len(leaves))
+        item = todo.pop()
+        if isinstance(item, _End):
+            parts[item.part] = parts[item.part]._replace(stop=len(leaves))
             continue
         start, x, level = item
         name = start[:-1]
         if level > sys.getrecursionlimit():  # JAX has about the same limit
-            raise RecursionError(f"the tree has more than {level - 1:,} levels, or contains itself, at {_cut(name)}")
+            where = shortened(name, _WIDTH)
+            raise RecursionError(f"the tree has more than {level - 1:,} levels, or contains itself, at {where}")
         is_leaf = jtu.all_leaves([x])
+        # A variable of Flax and its value have one name, and one line; the root has one if nothing below it has one.
+        has_line = is_leaf or (not is_variable(x) and (level > 0 or depth == 0))
+        if has_line and (depth is None or level <= depth):
+            kind, is_row = (None if is_leaf else type(x).__qualname__), is_leaf or level == depth
+            todo.append(_End(len(parts)))
+            parts.append(_Part(name, kind, start=len(leaves), stop=len(leaves), is_row=is_row))
         if is_leaf:
             leaves.append((name, x))
-        # A variable of Flax and its value have one name, and one row; the root has one if nothing is below it.
-        below = level + (not is_variable(x))
-        if is_leaf or (below > level and (level > 0 or depth == 0)):
-            if depth is None or level <= depth:
-                todo.append(len(parts))
-                is_row = is_leaf or level == depth
-                parts.append(_Part(name, None if is_leaf else type(x).__qualname__, len(leaves) - is_leaf, 0, is_row))
-        if not is_leaf:
-            todo += reversed([(start_below(start, text), child, below) for text, child in keyed_children(x)])
+        else:
+            below = level + (not is_variable(x))
+            todo += reversed([_Visit(start_below(start, key), child, below) for key, child in keyed_children(x)])
     return leaves, [part for part in parts if part.stop > part.start]
 
 
@@ -215,7 +235,7 @@ def _leaf(name: str, x: Any) -> Row:
     is_array = has_dtype(x) or is_ref(x)
     array: Any = x  # to type checkers
     dtype: Any = array.dtype if is_array else dtype_of(array)
-    described = describe(x) if dtype is not None else _cut(describe_value(x))
+    described = describe(x) if dtype is not None else shortened(describe_value(x), _WIDTH)
     if is_ref(x):
         described = describe(untyped.ShapeDtypeStruct(array.shape, dtype)) + " (Ref)"
     return Row(

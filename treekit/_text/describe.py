@@ -57,7 +57,7 @@ def describe_value(x: object) -> str:
 
     If its `__repr__` raises, write its type and the error.
     """
-    return _shortened(_on_one_line(x))
+    return shortened(_on_one_line(x))
 
 
 def _on_one_line(x: object, of_array: Callable[[object], str] = describe) -> str:
@@ -71,11 +71,12 @@ def _on_one_line(x: object, of_array: Callable[[object], str] = describe) -> str
 def describe_error(error: BaseException) -> str:
     """Write the type and message of an error on one line. JAX names the key path in the second line of a message."""
     text = " ".join(str(error).split())
-    return _shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    return shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _ERROR_WIDTH else text[: _ERROR_WIDTH - 1] + "…"
+def shortened(text: str, width: int = _ERROR_WIDTH) -> str:
+    """Cut text that is wider than `width`, and end it with "…"."""
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def refuse_class(x: object, function: str) -> None:
@@ -102,7 +103,8 @@ def describe_function(x: object) -> str | None:
         return f"<bound method {x.__qualname__}>"
     if isinstance(x, types.FunctionType):
         return f"<{'wrapped ' * hasattr(x, '__wrapped__')}function {x.__qualname__}>"
-    is_callable_object = callable(x) and _type(x).__repr__ in _SHOW_ADDRESSES
+    cls: Any = type(x)
+    is_callable_object = callable(x) and cls.__repr__ in _SHOW_ADDRESSES
     if not (is_callable_object or isinstance(x, _JITTED)):
         return None
     name: Any = getattr(x, "__qualname__", None)
@@ -143,10 +145,6 @@ def _is_written_by_items(cls: type[Any]) -> bool:
     return is_container or is_plain_dataclass or is_plain_named_tuple
 
 
-def _type(x: object) -> type[Any]:
-    return type(x)
-
-
 def count(number: int, noun: str, plural: str = "") -> str:
     """Write a number with its noun, in the plural if needed."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
@@ -178,7 +176,7 @@ def describe_values(a: object, b: object) -> tuple[str, str]:
     if left == right:
         left, right = _on_one_line(a, repr), _on_one_line(b, repr)
     if left == right:
-        left, right = f"{_shortened(left)} at {id(a):#x}", f"{_shortened(right)} at {id(b):#x}"
+        left, right = f"{shortened(left)} at {id(a):#x}", f"{shortened(right)} at {id(b):#x}"
     differ = (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y)
     start = next(differ, min(len(left), len(right)))
     return _cut(left, start), _cut(right, start)

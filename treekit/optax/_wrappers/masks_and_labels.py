@@ -15,7 +15,7 @@ from treekit._base.types import Labels, Mask, Params, PyTree
 from treekit._names.key_path import path_name, path_text
 from treekit._select.spec import FittedSpec, fit_spec
 from treekit._select.tree_spec import TreeSpec
-from treekit._text.describe import describe_value
+from treekit._text.describe import describe_value, shortened
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.passed import NOT_PASSED, as_passed, group_inside, in_group
 
@@ -178,5 +178,4 @@ def _names(keys: Iterable[object]) -> str:
 
 def short(label: object) -> str:
     """Write a label for an error."""
-    text = describe_value(label)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return shortened(describe_value(label), _LONGEST)
