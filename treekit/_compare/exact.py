@@ -112,20 +112,23 @@ def _is_hashable(value: object) -> bool:
 def _has_generated_eq(cls: Any) -> bool:
     """Whether a class is a dataclass with the `__eq__` that `dataclasses` generates.
 
-    It is known by its code: cloudpickle gives a class that it has sent to itself another function, of another file.
+    It is known by its code: if cloudpickle sends a class by value, as Ray and joblib do, it replaces the function in
+    the class by another one, of another file.
     """
-    code = getattr(cls.__eq__, "__code__", None)
-    if code is None or not dataclasses.is_dataclass(cls):
+    if not dataclasses.is_dataclass(cls):
         return False
-    generated = _generated_eq(tuple(f.name for f in dataclasses.fields(cls) if f.compare))
-    return (code.co_code, code.co_names, code.co_varnames) == generated
+    return _code_of(cls.__eq__) == _generated_eq(tuple(f.name for f in dataclasses.fields(cls) if f.compare))
 
 
 @functools.cache
-def _generated_eq(names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return the code of the `__eq__` that a dataclass with these fields gets, and the names in it."""
-    eq: Any = dataclasses.make_dataclass("_", names).__eq__
-    return eq.__code__.co_code, eq.__code__.co_names, eq.__code__.co_varnames
+def _generated_eq(names: tuple[str, ...]) -> Hashable:
+    """Return the code of the `__eq__` that a dataclass with these fields gets."""
+    return _code_of(dataclasses.make_dataclass("_", names).__eq__)
+
+
+def _code_of(function: Any) -> Hashable:
+    code = getattr(function, "__code__", None)  # not of a function of C
+    return code and (code.co_code, code.co_names, code.co_varnames)
 
 
 def _key_or_type(field: object) -> object:

@@ -4,7 +4,7 @@
 |---|---|---|
 | `plainly_equal` | leaves or nodes | True is certain; False may mean that a longer test is needed |
 | `equal_objects` | objects without a dtype | if types and values are equal; arrays in them are compared as here |
-| `_which_differ` | elements of NumPy arrays of one dtype | NaN and NaN, 0.0 and -0.0, and what is within tolerances |
+| `which_differ`, in `elements` | NumPy arrays | NaN and NaN, 0.0 and -0.0, and what is within tolerances |
 """
 
 import contextlib
@@ -16,15 +16,15 @@ import numpy as np
 from jax.core import Tracer
 from numpy.typing import NDArray
 
-from treekit._base.dtype import OF_NUMPY, dtype_of, has_dtype, is_concrete, is_number, is_weak, issubdtype
+from treekit._base.dtype import OF_NUMPY, dtype_of, has_dtype, is_concrete, is_weak, issubdtype
 from treekit._base.jax import jtu, untyped
 from treekit._base.memory import is_deleted
 from treekit._base.types import PyTree
 from treekit._compare.differences import LeafKind
+from treekit._compare.elements import largest_distances, place_of_first, which_differ
 from treekit._compare.exact import exact_key
 from treekit._text.describe import describe, describe_types, describe_values
 
-_unravel_index: Any = np.unravel_index
 _mask_of: Any = np.ma.getmaskarray
 _MASKED: Any = np.ma.MaskedArray
 _ARRAYS: Any = (jax.Array, np.ndarray)
@@ -135,25 +135,25 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterat
     if _dtypes(a, b)[0] is None:
         if not equal_objects(a, b):
             yield LeafDifference("value", *describe_values(a, b))
-    elif not (_is_readable(a) and _is_readable(b)):
+        return
+    if not (_is_readable(a) and _is_readable(b)):
         yield LeafDifference("value", _describe_or_why_not(a), _describe_or_why_not(b))
-    else:
-        x, y = _values(a, b)
-        differ = _which_differ(x, y, rtol, atol)
-        if isinstance(a, _MASKED) or isinstance(b, _MASKED):
-            a_mask, b_mask = map(_mask_of, (a, b))
-            if (unlike := a_mask != b_mask).any():
-                where, i = _place(unlike), unlike.argmax()
-                left, right = (
-                    f"{'masked' if mask.flat[i] else z.flat[i]}{where}" for mask, z in ((a_mask, x), (b_mask, y))
-                )
-                yield LeafDifference("value", left, right)
-                return
-            differ &= ~a_mask
-        if differ.any():
-            ours, theirs = x[differ], y[differ]
-            left, right = (text + _place(differ) for text in _describe_first(ours[0], theirs[0]))
-            yield LeafDifference("value", left, right, *_largest_distances(ours, theirs, dtype_of(a)))
+        return
+    x, y = _values(a, b)
+    differ = np.asarray(_objects_differ(x, y), bool) if dtype_of(x) is None else which_differ(x, y, rtol, atol)
+    if isinstance(a, _MASKED) or isinstance(b, _MASKED):
+        a_mask, b_mask = map(_mask_of, (a, b))
+        if (unlike := a_mask != b_mask).any():
+            i, where = unlike.argmax(), place_of_first(unlike)
+            sides = ((a_mask, x), (b_mask, y))
+            left, right = (f"{'masked' if mask.flat[i] else values.flat[i]}{where}" for mask, values in sides)
+            yield LeafDifference("value", left, right)
+            return
+        differ &= ~a_mask
+    if differ.any():
+        ours, theirs = x[differ], y[differ]
+        left, right = (text + place_of_first(differ) for text in _describe_first(ours[0], theirs[0]))
+        yield LeafDifference("value", left, right, *largest_distances(ours, theirs, dtype_of(a)))
 
 
 def _is_readable(x: PyTree) -> bool:
@@ -187,25 +187,6 @@ def _data_of(x: PyTree) -> Any:
         return jax.random.key_data(x)
 
 
-def _which_differ(x: NDArray[Any], y: NDArray[Any], rtol: float, atol: float) -> Any:
-    """Return which elements of two NumPy arrays of one dtype differ. NaN is equal to NaN, and 0.0 to -0.0."""
-    if dtype_of(x) is None:
-        return np.asarray(_objects_differ(x, y), bool)
-    if not issubdtype(x.dtype, np.inexact):
-        return np.asarray(x != y)
-    # First a fast test, which takes all NaNs for different; then an exact one of what differs.
-    if x.dtype.kind == "V":  # bf16 and similar, which NumPy compares slowly, and their bits fast
-        bits = f"u{x.itemsize}"
-        differ = np.asarray(x.view(bits) != y.view(bits))
-    else:
-        differ = np.asarray(x != y)
-    if differ.any():
-        # Only elements that differ are widened: widening a whole large array would take several times its memory.
-        left, right = _wide(x[differ]), _wide(y[differ])
-        differ[differ] = ~(_are_equal(left, right) if rtol == atol == 0 else _are_close(left, right, rtol, atol))
-    return differ
-
-
 def _differ_as_objects(a: object, b: object) -> bool:
     return not equal_objects(a, b)
 
@@ -214,73 +195,8 @@ def _differ_as_objects(a: object, b: object) -> bool:
 _objects_differ: Any = np.frompyfunc(_differ_as_objects, 2, 1)
 
 
-def _are_equal(x: NDArray[Any], y: NDArray[Any]) -> Any:
-    if np.iscomplexobj(x):
-        return _are_equal(np.real(x), np.real(y)) & _are_equal(np.imag(x), np.imag(y))
-    return (x == y) | (np.isnan(x) & np.isnan(y))
-
-
-def _are_close(x: NDArray[Any], y: NDArray[Any], rtol: float, atol: float) -> Any:
-    if not np.iscomplexobj(x):
-        return np.isclose(x, y, rtol, atol, equal_nan=True)
-    # np.isclose takes any two complex NaNs as equal.
-    parts = (np.real(x), np.real(y)), (np.imag(x), np.imag(y))
-    are_parts_close = np.logical_and(*(np.isclose(*part, rtol, atol, equal_nan=True) for part in parts))
-    return np.where(np.isnan(x) | np.isnan(y), are_parts_close, np.isclose(x, y, rtol, atol))
-
-
-def _wide(x: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers in a wide dtype, in which NumPy computes; it lacks bf16."""
-    if issubdtype(x.dtype, np.inexact):
-        return x.astype(np.promote_types(x.dtype, np.float64))  # a long double is wider
-    return x.astype(np.uint64 if issubdtype(x.dtype, np.unsignedinteger) else np.int64)
-
-
-def _largest_distances(x: NDArray[Any], y: NDArray[Any], dtype: object) -> tuple[float, float] | tuple[None, None]:
-    """Return the largest absolute and relative difference of numbers that differ; None for what is not a number."""
-    if dtype is None or dtype == np.bool_ or not is_number(dtype):
-        return None, None
-    if issubdtype(dtype, np.inexact):
-        return _distances_of_floats(_wide(x), _wide(y))
-    if x.size == 1:
-        return _distances_of_one_integer(int(x.item()), int(y.item()))
-    return _distances_of_integers(_wide(x), _wide(y))
-
-
-def _distances_of_floats(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float]:
-    known = np.isfinite(x) & np.isfinite(y)
-    with np.errstate(all="ignore"):
-        absolute = np.where(known, abs(x - y), np.inf)
-        relative = np.where(known, absolute / abs(y), np.inf)
-    return float(absolute.max()), float(relative.max())
-
-
-def _distances_of_one_integer(x: int, y: int) -> tuple[float, float]:
-    """One of Python may have any number of bits."""
-    try:
-        return float(abs(x - y)), abs(x - y) / abs(y) if y else np.inf
-    except OverflowError:
-        return np.inf, np.inf
-
-
-def _distances_of_integers(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float]:
-    with np.errstate(all="ignore"):
-        # The difference may need a bit more than the numbers, which an unsigned integer has.
-        absolute = np.where(x > y, x - y, y - x).astype(np.uint64).astype(np.float64)
-        relative = absolute / abs(y.astype(np.float64))
-    return float(absolute.max()), float(relative.max())
-
-
 def _describe_first(x: PyTree, y: PyTree) -> tuple[str, str]:
     """Describe the first two values that differ."""
     scalar: Any = np.generic
     is_numpy_number = isinstance(x, scalar) and x.dtype.kind not in "STU"
     return (str(x), str(y)) if is_numpy_number else describe_values(x, y)
-
-
-def _place(differ: NDArray[Any]) -> str:
-    """Say where the first of the values is that differ, and how many others there are; "" for a number."""
-    if not differ.shape:
-        return ""
-    others = int(differ.sum()) - 1
-    return f" at {list(map(int, _unravel_index(differ.argmax(), differ.shape)))}" + f" and {others} more" * (others > 0)

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -113,29 +112,29 @@ def _nodes(tree: object) -> list[object]:
 def _check_fields(node: object, memo: Memo) -> tuple[list[Mismatch], Memo]:
     """Return the wrong fields of one node, and the memo extended by the sizes that the others bind."""
     wrong: list[Mismatch] = []
-    waiting = deque(field for field in fields_of(node) if hasattr(node, field.name))  # not if field(init=False)
-    tries = len(waiting)  # that are left until none of the waiting fields can bind a name that another one needs
+    waiting = [field for field in fields_of(node) if hasattr(node, field.name)]  # not if field(init=False)
     while waiting:
-        field = waiting.popleft()
-        value: object = getattr(node, field.name)
-        try:
-            after = fit(value, field.hint, memo)
-        except Exception as error:
-            if isinstance(error, AnnotationError) and tries > 0:
-                tries -= 1
-                waiting.append(field)  # its shape is like "n+1", and another field may bind n
+        failed: list[tuple[Any, Exception]] = []
+        for field in waiting:
+            value: object = getattr(node, field.name)
+            try:
+                after = fit(value, field.hint, memo)
+            except Exception as error:
+                failed.append((field, error))  # its shape may be like "n+1", and another field may bind n
                 continue
-            if wrong:
-                continue  # a wrong field might have bound n
+            if isinstance(after, Mismatch):
+                wrong.append(after._replace(path=f"{field.name}{after.path}"))
+            else:
+                memo = after
+        if len(failed) == len(waiting):  # no other field binds what these need
+            if wrong:  # which might have bound it
+                break
+            field, cause = failed[0]
             hint = describe_hint(field.hint)
             raise UnresolvedAnnotationError(
-                f"{type(node).__qualname__}.{field.name} cannot be checked against {hint}: {_reason(error, hint)}"
-            ) from error
-        tries = len(waiting)
-        if isinstance(after, Mismatch):
-            wrong.append(after._replace(path=f"{field.name}{after.path}"))
-        else:
-            memo = after
+                f"{type(node).__qualname__}.{field.name} cannot be checked against {hint}: {_reason(cause, hint)}"
+            ) from cause
+        waiting = [field for field, _ in failed]
     return wrong, memo
 
 
@@ -196,12 +195,13 @@ def fit(x: Any, hint: Any, memo: Memo) -> Memo | Mismatch:
 def _fit_arrays(x: Any, hint: Any, mismatch: Mismatch) -> Memo | Mismatch:
     """Do the same as `fit` for an annotation of jaxtyping: of an array, or of a tree of them."""
     leaf, structure = pytree_parts(hint) or (None, None)
-    if leaf is None or structure is not None:  # with a structure, the shape of a leaf may depend on its place
-        numbers = isinstance(leaf, type) and NUMBERS.get(leaf)
-        return bind(x, pytree_of(_union[numbers], structure) if numbers else hint, mismatch.bound) or mismatch
-    is_leaf = functools.partial(_fits, hint=leaf, memo=mismatch.bound)
-    leaves = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]
-    return _fit_parts([(f".{path_name(path)}" if path else "", y, leaf) for path, y in leaves], mismatch)
+    if leaf is not None and structure is None:  # a tree, of which each leaf is checked alone, so that it can be named
+        is_leaf = functools.partial(_fits, hint=leaf, memo=mismatch.bound)
+        leaves = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]
+        return _fit_parts([(f".{path_name(path)}" if path else "", y, leaf) for path, y in leaves], mismatch)
+    # jaxtyping checks an array, and a tree with a structure: the shape of its leaf may depend on its place.
+    numbers = isinstance(leaf, type) and NUMBERS.get(leaf)
+    return bind(x, pytree_of(_union[numbers], structure) if numbers else hint, mismatch.bound) or mismatch
 
 
 def _fits(x: Any, hint: Any, memo: Memo) -> bool:
