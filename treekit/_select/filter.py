@@ -144,30 +144,9 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
 
 def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
     """Return one bool for each leaf, the leaves, and the structure of the tree."""
-    if isinstance(filter_spec, type):
-        raise ValueError(
-            f"filter_spec is the class {filter_spec.__qualname__}. To keep the leaves in its instances, pass "
-            f"treekit.path_mask({filter_spec.__name__})"
-        )
-    specs, prefix = jtu.tree_flatten(filter_spec)
-    is_one = jtu.all_leaves([filter_spec])
-    try:
-        subtrees = [tree] if is_one else flatten_up_to(prefix, tree)
-    except ValueError as error:
-        if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
-            return _decide(filter_spec.__call__, tree, is_leaf)
-        if (fitting := in_nodes_of(tree, filter_spec)) is not filter_spec:
-            return _decide(fitting, tree, is_leaf)
-        raise ValueError(f"{prefix_mismatch('filter_spec', prefix, tree, error)}{_order(tree)}") from None
-    for i, spec in enumerate(specs):
-        if not (type(spec) in _BOOLS or callable(spec)):
-            hint = ". To select by key path, use treekit.path_mask" if isinstance(spec, str) else _order(tree)
-            raise ValueError(
-                "filter_spec may contain only bools and predicates on leaves, found "
-                f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}{hint}"
-            )
+    specs, subtrees, prefix = _fit(filter_spec, tree)
     parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]
-    if is_one:
+    if jtu.all_leaves([filter_spec]):  # which is faster than what follows
         ((_, treedef),) = parts
     else:
         treedef = jtu.tree_structure(prefix.unflatten(numbered(part_def)[0] for _, part_def in parts))
@@ -185,6 +164,36 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
         else:
             keep += [bool(spec)] * len(leaves)
     return keep, all_leaves, treedef
+
+
+def _fit(filter_spec: object, tree: PyTree) -> tuple[list[Any], list[Any], PyTreeDef]:
+    """Return the leaves of a `filter_spec`, the subtree of the tree for each of them, and its structure.
+
+    Raises:
+        ValueError: it is not a prefix of the tree, or has a leaf that is neither a bool nor a predicate.
+    """
+    if isinstance(filter_spec, type):
+        raise ValueError(
+            f"filter_spec is the class {filter_spec.__qualname__}. To keep the leaves in its instances, pass "
+            f"treekit.path_mask({filter_spec.__name__})"
+        )
+    specs, prefix = jtu.tree_flatten(filter_spec)
+    try:
+        subtrees = [tree] if jtu.all_leaves([filter_spec]) else flatten_up_to(prefix, tree)
+    except ValueError as error:
+        if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
+            return _fit(filter_spec.__call__, tree)
+        if (changed := in_nodes_of(tree, filter_spec)) is not filter_spec:
+            return _fit(changed, tree)
+        raise ValueError(f"{prefix_mismatch('filter_spec', prefix, tree, error)}{_order(tree)}") from None
+    for i, spec in enumerate(specs):
+        if not (type(spec) in _BOOLS or callable(spec)):
+            hint = ". To select by key path, use treekit.path_mask" if isinstance(spec, str) else _order(tree)
+            raise ValueError(
+                "filter_spec may contain only bools and predicates on leaves, found "
+                f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}{hint}"
+            )
+    return specs, subtrees, prefix
 
 
 _BOOLS = (bool, np.bool_)
