@@ -11,13 +11,13 @@ from treekit._names.key_path import key_name
 
 
 def in_nodes_of(like: PyTree, tree: PyTree, *, kind: type[Any] = Mapping) -> Any:
-    """Return a tree in the nodes of another one, of whatever class, where their keys are the same.
+    """Return a tree with its nodes replaced by those of another tree, wherever both have the same keys.
 
     Args:
         like: the other tree.
-        tree: a tree of that structure, or a prefix of it. Where it differs otherwise, it stays as it is.
-        kind: the class of a node that may be replaced, and of what replaces it; `object` for any two nodes of which one
-            is a mapping. There, the key i of a mapping is the index i of a list.
+        tree: a tree of that structure, or a prefix of it. Nodes with other keys are returned as they are.
+        kind: with `Mapping`, a mapping is replaced by a mapping of another class. With `object`, any two nodes match of
+            which one is a mapping: its key i is the index i of a list.
     """
     if tree is like or jtu.all_leaves([tree]) or jtu.all_leaves([like]):
         return tree

@@ -14,15 +14,21 @@ from treekit._select.advice import no_instance
 from treekit._select.walk import Found
 from treekit._text.lists import nearest
 
-Selector: TypeAlias = Pattern | type[Any]
+PatternOrClass: TypeAlias = Pattern | type[Any]
 
 
-def written(x: Selector) -> str:
+def written(x: PatternOrClass) -> str:
     return x.__qualname__ if isinstance(x, type) else repr(x)
 
 
 def check_found(
-    name: str, selectors: Sequence[Selector], tree: PyTree, found: Sequence[Found], strict: bool, *, are_rows: bool
+    name: str,
+    selectors: Sequence[PatternOrClass],
+    tree: PyTree,
+    found: Sequence[Found],
+    strict: bool,
+    *,
+    are_rows: bool,
 ) -> None:
     """Raise a ValueError if it is not known what one of the patterns and classes selects, or if it is not used.
 
@@ -41,7 +47,7 @@ def check_found(
         _check_used(name, selectors, found, are_rows=are_rows)
 
 
-def _check_one_name(name: str, selectors: Sequence[Selector], names: Sequence[str]) -> None:
+def _check_one_name(name: str, selectors: Sequence[PatternOrClass], names: Sequence[str]) -> None:
     """Raise a ValueError if a glob matches a name that two leaves have, since it does not say which is meant."""
     if len(set(names)) == len(names):  # which is faster than to count them
         return
@@ -56,7 +62,7 @@ def _check_one_name(name: str, selectors: Sequence[Selector], names: Sequence[st
             )
 
 
-def _check_has_variables(name: str, selectors: Sequence[Selector], tree: PyTree, *, are_rows: bool) -> None:
+def _check_has_variables(name: str, selectors: Sequence[PatternOrClass], tree: PyTree, *, are_rows: bool) -> None:
     """Raise a ValueError for selecting by a variable class in an `nnx.State` that has only values.
 
     Also if not strict: in `init`, the class may have selected some.
@@ -78,7 +84,7 @@ def _find_names(cls: type[Any], *, are_rows: bool) -> str:
     return f"Find their names in the model: {by_name}"
 
 
-def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found], *, are_rows: bool) -> None:
+def _check_used(name: str, selectors: Sequence[PatternOrClass], found: Sequence[Found], *, are_rows: bool) -> None:
     """Raise a ValueError if a selector selects no leaf, or, of the rows of `path_labels`, only what earlier ones do.
 
     One that may select a leaf that is masked out is not an error.
@@ -110,7 +116,7 @@ def _check_used(name: str, selectors: Sequence[Selector], found: Sequence[Found]
             )
 
 
-def _may_hide(hole: Found, i: int, selector: Selector) -> bool:
+def _may_hide(hole: Found, i: int, selector: PatternOrClass) -> bool:
     """Whether a selector, whose index is `i`, may select a leaf that is masked out.
 
     None hides one leaf. A MaskedNode may also hide a subtree, with instances of any class.

@@ -8,7 +8,7 @@ from treekit._base.jax import jtu
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.pattern_errors import check_pattern_or_class
 from treekit._select.masks import MaskSpec
-from treekit._select.path_errors import Selector, check_found, written
+from treekit._select.path_errors import PatternOrClass, check_found, written
 from treekit._select.tree_spec import TreeSpec
 from treekit._select.walk import Found, walk_matched
 from treekit._text.describe import check_bool
@@ -20,7 +20,7 @@ class NoDefault:
     """The default of `path_labels`, with which a parameter that no pattern matches is an error."""
 
 
-def path_mask(*patterns: Selector, strict: bool = True) -> MaskSpec:
+def path_mask(*patterns: PatternOrClass, strict: bool = True) -> MaskSpec:
     """Return a mask function that is True at every leaf that one of the patterns or classes selects.
 
     Use it wherever Optax accepts a mask function (`masked`, `adamw(mask=)`, `selective_transform(freeze_mask=)`, …),
@@ -98,7 +98,7 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
 class PathMask(MaskSpec):
     """The mask function that `path_mask` returns."""
 
-    patterns: tuple[Selector, ...]
+    patterns: tuple[PatternOrClass, ...]
     strict: bool = True
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ class PathMask(MaskSpec):
 class PathLabels(TreeSpec):
     """The label function that `path_labels` returns."""
 
-    table: tuple[tuple[Selector, Any], ...]
+    table: tuple[tuple[PatternOrClass, Any], ...]
     default: Any = NoDefault
     strict: bool = True
 
@@ -141,7 +141,7 @@ class PathLabels(TreeSpec):
 
 
 def _first_matches(
-    selectors: Sequence[Selector], tree: PyTree, is_leaf: IsLeaf, strict: bool, *, are_rows: bool = False
+    selectors: Sequence[PatternOrClass], tree: PyTree, is_leaf: IsLeaf, strict: bool, *, are_rows: bool = False
 ) -> list[tuple[str, int | None]]:
     """Return the path of every leaf, and the index of the first pattern or class that selects it.
 
@@ -178,7 +178,7 @@ def select_leaves(name: str, masks: Sequence[MaskSpec], tree: PyTree) -> list[li
 
 
 def _matched_leaves(
-    name: str, selectors: Sequence[Selector], tree: PyTree, is_leaf: IsLeaf, strict: bool, *, are_rows: bool
+    name: str, selectors: Sequence[PatternOrClass], tree: PyTree, is_leaf: IsLeaf, strict: bool, *, are_rows: bool
 ) -> list[Found]:
     """Return every leaf, with the patterns and classes that select it, as `_first_matches` says."""
     found = list(walk_matched(selectors, tree, is_leaf, whole=True))

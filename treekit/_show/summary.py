@@ -135,7 +135,7 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
             devices. The first call compiles a program for each shape.
 
     Returns:
-        The table. Read it in programs by its `rows`, `subtrees` and `total`.
+        The table, which `show()` prints. Read it in programs by its `rows`, `subtrees` and `total`.
 
     Raises:
         ValueError: `depth` is negative.

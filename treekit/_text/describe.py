@@ -1,4 +1,15 @@
-"""Describe leaves, types and values in words, for error messages and lists of differences."""
+"""Describe leaves, types and values in words, for error messages and lists of differences.
+
+| function | describes | such as |
+|---|---|---|
+| `describe` | a leaf | `f32[2,3]`, `int 1`, `str` |
+| `type_name` | a leaf or a node | the same, `<function f>`, `Linear` |
+| `describe_function` | a function | `<function f>`, `<jitted f>`; None for anything else |
+| `describe_value` | any value | its `repr` on one short line, with arrays as `describe` writes them |
+| `describe_types`, `describe_values` | two that differ | so that the texts differ too |
+| `describe_error` | an exception | `ValueError: message` |
+| `describe_bytes`, `count` | a number | `1.6 KB`, `2 leaves` |
+"""
 
 import dataclasses
 import functools
@@ -52,46 +63,9 @@ def short_dtype(dtype: object) -> str:
     return next((short + name.removeprefix(long) for long, short in _SHORT_DTYPES if name.startswith(long)), name)
 
 
-def describe_value(x: object) -> str:
-    """Write a value on one short line, with functions by name and arrays by dtype and shape.
-
-    If its `__repr__` raises, write its type and the error.
-    """
-    return shortened(_on_one_line(x))
-
-
-def _on_one_line(x: object, of_array: Callable[[object], str] = describe) -> str:
-    try:
-        text = _written(x, of_array)
-        return " ".join(text.split()) if "\n" in text else text
-    except Exception as error:
-        return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
-
-
-def describe_error(error: BaseException) -> str:
-    """Write the type and message of an error on one line. JAX names the key path in the second line of a message."""
-    text = " ".join(str(error).split())
-    return shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-
-
-def shortened(text: str, width: int = _ERROR_WIDTH) -> str:
-    """Cut text that is wider than `width`, and end it with "…"."""
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def refuse_class(x: object, function: str) -> None:
-    """Raise a TypeError if a function that takes a tree is given a class: an instance is meant."""
-    if isinstance(x, type):
-        raise TypeError(
-            f"{function} takes an instance, found the class {x.__qualname__}: write {function}({x.__name__}(...))"
-        )
-
-
-def check_bool(name: str, x: object) -> bool:
-    """Return an option; raise a TypeError if it is not a bool, since "no" would be true."""
-    if not isinstance(x, bool):
-        raise TypeError(f"{name} must be True or False, found {describe_value(x)}")
-    return x
+def type_name(x: object) -> str:
+    """Write what a leaf is, or the class of a node."""
+    return describe_function(x) or (describe(x) if dtype_of(x) is not None or x is None else type(x).__qualname__)
 
 
 def describe_function(x: object) -> str | None:
@@ -109,6 +83,22 @@ def describe_function(x: object) -> str | None:
         return None
     name: Any = getattr(x, "__qualname__", None)
     return f"<{'jitted' if isinstance(x, _JITTED) else type(x).__name__} {name}>" if name else None
+
+
+def describe_value(x: object) -> str:
+    """Write a value on one short line, with functions by name and arrays by dtype and shape.
+
+    If its `__repr__` raises, write its type and the error.
+    """
+    return shortened(_on_one_line(x))
+
+
+def _on_one_line(x: object, of_array: Callable[[object], str] = describe) -> str:
+    try:
+        text = _written(x, of_array)
+        return " ".join(text.split()) if "\n" in text else text
+    except Exception as error:
+        return f"<{type(x).__qualname__}, whose __repr__ raises {type(error).__name__}>"
 
 
 def _written(x: object, of_array: Callable[[object], str]) -> str:
@@ -145,26 +135,16 @@ def _is_written_by_items(cls: type[Any]) -> bool:
     return is_container or is_plain_dataclass or is_plain_named_tuple
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
-    """Write a number with its noun, in the plural if needed."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
-
-
-def describe_bytes(number: int) -> str:
-    """Write a number of bytes as a person reads it: `72 bytes`, `1.6 KB` (of 1,600), `33 KB`, `120 GB`."""
-    power = min((len(str(number)) - 1) // 3, 6)
-    if power == 0:
-        return count(number, "byte")
-    size = number / 1000**power
-    return f"{size:.1f} {_UNITS[power]}" if size < 9.95 else f"{size:,.0f} {_UNITS[power]}"
-
-
 def describe_types(a: object, b: object) -> tuple[str, str]:
     """Return the names of two types; if they are equal, with their modules, and if those are too, with their ids."""
     for name in (type_name, _full_type_name):
         if name(a) != name(b):
             return name(a), name(b)
     return f"{_full_type_name(a)} at {id(type(a)):#x}", f"{_full_type_name(b)} at {id(type(b)):#x}"
+
+
+def _full_type_name(x: object) -> str:
+    return f"{type(x).__module__}.{type(x).__qualname__}"
 
 
 def describe_values(a: object, b: object) -> tuple[str, str]:
@@ -179,19 +159,50 @@ def describe_values(a: object, b: object) -> tuple[str, str]:
         left, right = f"{shortened(left)} at {id(a):#x}", f"{shortened(right)} at {id(b):#x}"
     differ = (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y)
     start = next(differ, min(len(left), len(right)))
-    return _cut(left, start), _cut(right, start)
+    return _from_difference(left, start), _from_difference(right, start)
 
 
-def _cut(text: str, start: int) -> str:
+def _from_difference(text: str, start: int) -> str:
     start = max(0, start - _WIDTH // 2) if len(text) > _WIDTH else 0
     end = start + _WIDTH
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
 
 
-def type_name(x: object) -> str:
-    """Write what a leaf is, or the class of a node."""
-    return describe_function(x) or (describe(x) if dtype_of(x) is not None or x is None else type(x).__qualname__)
+def describe_error(error: BaseException) -> str:
+    """Write the type and message of an error on one line. JAX names the key path in the second line of a message."""
+    text = " ".join(str(error).split())
+    return shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
-def _full_type_name(x: object) -> str:
-    return f"{type(x).__module__}.{type(x).__qualname__}"
+def describe_bytes(number: int) -> str:
+    """Write a number of bytes as a person reads it: `72 bytes`, `1.6 KB` (of 1,600), `33 KB`, `120 GB`."""
+    power = min((len(str(number)) - 1) // 3, 6)
+    if power == 0:
+        return count(number, "byte")
+    size = number / 1000**power
+    return f"{size:.1f} {_UNITS[power]}" if size < 9.95 else f"{size:,.0f} {_UNITS[power]}"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Write a number with its noun, in the plural if needed."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def shortened(text: str, width: int = _ERROR_WIDTH) -> str:
+    """Cut text that is wider than `width`, and end it with "…"."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def refuse_class(x: object, function: str) -> None:
+    """Raise a TypeError if a function that takes a tree is given a class: an instance is meant."""
+    if isinstance(x, type):
+        raise TypeError(
+            f"{function} takes an instance, found the class {x.__qualname__}: write {function}({x.__name__}(...))"
+        )
+
+
+def check_bool(name: str, x: object) -> bool:
+    """Return an option; raise a TypeError if it is not a bool, since "no" would be true."""
+    if not isinstance(x, bool):
+        raise TypeError(f"{name} must be True or False, found {describe_value(x)}")
+    return x
