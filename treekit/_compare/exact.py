@@ -58,13 +58,12 @@ def exact_key(value: Any) -> Hashable:
     parts = _parts_of(value)
     if parts is None:
         return kind, value
-    # If the class defines its own `__hash__`, parts need not be hashable. Then its `__eq__` is trusted too.
     if kind.__eq__ in _EQ_BY_PARTS or kind is functools.partial or _has_generated_eq(kind):
-        with contextlib.suppress(TypeError):
+        with contextlib.suppress(TypeError):  # a class with a `__hash__` of its own may have parts without one
             key = kind, parts.collect(map(exact_key, parts.items))
             hash(key)
             return key
-    return kind, value, parts.collect(map(_key_or_type, parts.items))
+    return kind, value, parts.collect(map(_key_or_type, parts.items))  # compares by the `__eq__` of the class too
 
 
 def _number_key(value: object) -> tuple[Any, str]:

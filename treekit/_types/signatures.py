@@ -67,9 +67,8 @@ def _mismatch(x: object, wanted: _CheckedClass, memo: Memo) -> str:
 
 
 def _batched_mismatch(x: object, axes: str, memo: Memo) -> str:
-    """Do the same for a node whose arrays have these axes first: its fields are checked without them."""
+    """Do the same as `_mismatch` for a node whose arrays have these axes first: its fields are checked without them."""
     count, bound = len(axes.split()), memo
-    problems: list[str] = []
     leaves, treedef = jtu.tree_flatten_with_path(x)
     rest = [leaf for _, leaf in leaves]
     arrays: dict[int, Any] = {}  # without these axes, by their index among the leaves
@@ -87,15 +86,18 @@ def _batched_mismatch(x: object, axes: str, memo: Memo) -> str:
         else:
             arrays[i] = untyped.ShapeDtypeStruct(leaf.shape[count:], leaf.dtype)
 
-    def check(tracers: dict[int, Any]) -> None:
-        problem, after = explain_mismatches(treedef.unflatten([tracers.get(i, y) for i, y in enumerate(rest)]), bound)
-        if problem:
-            problems.append(f"without the first axes of its arrays, {axes!r}: {problem}")
-        else:
-            extend(memo, after)
+    results: list[tuple[str, Memo]] = []
 
-    untyped.eval_shape(check, arrays)  # so that they are arrays to an annotation, and nothing is computed
-    return "".join(problems)
+    def explain(tracers: dict[int, Any]) -> None:
+        node = treedef.unflatten([tracers.get(i, y) for i, y in enumerate(rest)])
+        results.append(explain_mismatches(node, bound))
+
+    untyped.eval_shape(explain, arrays)  # so that they are arrays to an annotation, and nothing is computed
+    ((problem, after),) = results
+    if problem:
+        return f"without the first axes of its arrays, {axes!r}: {problem}"
+    extend(memo, after)
+    return ""
 
 
 def _is_not_a(x: object, cls: type[Any] | str) -> str:
