@@ -2,23 +2,18 @@
 
 import abc
 import html
-import itertools
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
+from treekit._text.columns import WIDTH, in_columns, wrapped
 from treekit._text.describe import count
 
 ROWS = 50  # in str() at most
-WIDTH = 80  # columns of a terminal
-_INDENT = 4  # columns, of what stands below a long name, and of tables in errors
-_NAME = 24  # columns that names have at least, if they need them
-_NOTE = 8  # the same of notes
-BOLD, YELLOW, RED, GREEN, PLAIN = "\033[1m", "\033[33m", "\033[31m", "\033[32m", "\033[0m"
-_COLOUR = re.compile(r"\033\[\d+m")
+_INDENT = 4  # columns, of a table in an error
+_BOLD, _YELLOW, _RED, _GREEN, _PLAIN = "\033[1m", "\033[33m", "\033[31m", "\033[32m", "\033[0m"
 
 
 class Shown(abc.ABC):
@@ -62,7 +57,7 @@ class Table(NamedTuple):
 
     def text(self, colours: bool = False) -> str:
         """Write each row on a line, or on several."""
-        bold, yellow, plain = (BOLD, YELLOW, PLAIN) if colours else [""] * 3
+        bold, yellow, plain = (_BOLD, _YELLOW, _PLAIN) if colours else [""] * 3
         cells = self._cells()
         head, *lines = in_columns(cells, has_notes=cells[0][-1] == "note")
         lines = [f"{yellow}{x}{plain}" if i in self.highlighted else x for i, x in enumerate(lines)]
@@ -98,7 +93,7 @@ class Comparison(NamedTuple):
 
     def text(self, colours: bool = False) -> str:
         """Write each row on a line, or on several, with `left | right` as one cell."""
-        yellow, red, green = (YELLOW, RED, GREEN) if colours else [""] * 3
+        yellow, red, green = (_YELLOW, _RED, _GREEN) if colours else [""] * 3
         title = f"{self.title} ({self.columns[2]} | {self.columns[3]})" if self.title and self.rows else self.title
         cells = [
             (name, _coloured(kind, yellow), f"{_coloured(left, red)} | {_coloured(right, green)}")
@@ -123,99 +118,6 @@ def left_out(number: int, advice: str = "") -> list[str]:
     return [f"… and {count(number, 'more row')}{advice}"] * (number > 0)
 
 
-def in_columns(
-    rows: Sequence[tuple[str, ...]], gap: str = "  ", width: int = WIDTH, *, has_notes: bool = False
-) -> list[str]:
-    """Write each row on a line, with its cells below those of the row before.
-
-    Each column is as wide as its longest cell. If lines would be longer than `width`, the widest columns give way, and
-    their cells go on in the lines below. Names, which are the first cells, have lines of their own if they are longer
-    than what the other columns leave.
-
-    Args:
-        rows: the cells of each row.
-        gap: what separates columns.
-        width: that of the longest line.
-        has_notes: whether the last column has remarks, with a heading. Those that are longer than what the others leave
-            have lines of their own too.
-    """
-    if not rows:
-        return []
-    names, *columns = zip(*rows, strict=True)
-    room = width - len(gap) * len(columns)
-    if has_notes:
-        room -= min(_longest(columns.pop()), _NOTE)
-    room_for_names = max(room - sum(map(_longest, columns)), _NAME)
-    names_width = max((_length(name) for name in names if _length(name) <= room_for_names), default=_INDENT)
-    widths = [names_width, *_narrowed(columns, room - names_width)]
-    if has_notes:
-        widths.append(width - len(gap) * len(widths) - sum(widths))
-    return [_row(cells, widths, gap, width, has_notes) for cells in rows]
-
-
-def _narrowed(columns: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Return the widths of columns that share this room: the widest gives way first, and words are broken last."""
-    widths = list(map(_longest, columns))
-    words = [max(_length(word) for text in column for word in text.split(" ")) for column in columns]
-    for _ in range(sum(widths) - max(room, len(widths))):
-        i = max(range(len(widths)), key=lambda i: (widths[i] > words[i], widths[i]))
-        widths[i] -= 1
-    return widths
-
-
-def _row(cells: Sequence[str], widths: Sequence[int], gap: str, width: int, has_note: bool) -> str:
-    """Write a row; a name that does not fit into its column above it, and a note below it."""
-    name, *others, last = cells
-    above = _wrap(name, width) if _length(name) > widths[0] else []
-    below = _wrap(last, width - _INDENT) if has_note and _length(last) > widths[-1] else []
-    beside = ["" if above else name, *others, "" if below else last]
-    grid = itertools.zip_longest(*map(_wrap, beside, widths), fillvalue="")
-    lines = [gap.join(map(_padded, line, widths)).rstrip() for line in grid]
-    return "\n".join(line for line in (*above, *lines, *(" " * _INDENT + line for line in below)) if line)
-
-
-def wrapped(text: str) -> str:
-    """Break text into lines that fit."""
-    return "\n".join(_wrap(text, WIDTH))
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    lines, line = list[str](), ""
-    for word in text.split(" "):
-        *parts, last = _broken(word, width)
-        if line and (parts or _length(line) + 1 + _length(last) > width):
-            lines.append(line)
-            line = ""
-        lines += parts
-        line = f"{line} {last}" if line else last
-    return [*lines, line]
-
-
-def _broken(word: str, width: int) -> list[str]:
-    """Break a word that does not fit, such as a key path, after a dot, or else a mark, that is in the second half."""
-    colour, plain = (_COLOUR.findall(word) or [""] * 2)[:2]
-    word = _COLOUR.sub("", word)
-    parts = list[str]()
-    while len(word) > width:
-        dot, *marks = (word.rfind(mark, width // 2, width) + 1 for mark in ".,/_")
-        end = dot or max(marks) or width
-        parts.append(word[:end])
-        word = word[end:]
-    return [f"{colour}{part}{plain}" for part in (*parts, word)]
-
-
-def _longest(column: Sequence[str]) -> int:
-    return max(map(_length, column))
-
-
-def _length(text: str) -> int:
-    return len(_COLOUR.sub("", text))
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - _length(text))
-
-
 def _coloured(text: str, colour: str) -> str:
     """Colour each word, since lines may be broken between them."""
-    return " ".join(word and f"{colour}{word}{PLAIN}" for word in text.split(" ")) if colour else text
+    return " ".join(word and f"{colour}{word}{_PLAIN}" for word in text.split(" ")) if colour else text

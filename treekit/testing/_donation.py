@@ -10,9 +10,9 @@ from typing import Any
 import jax
 
 from treekit._base.jax import jnp, jtu, untyped
+from treekit._text.columns import WIDTH, in_columns
 from treekit._text.describe import count, describe, describe_value
 from treekit._text.lists import listed
-from treekit._text.table import WIDTH, in_columns
 from treekit.testing._case import by_path, is_jit_argument, shared_buffers, split
 
 
