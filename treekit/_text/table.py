@@ -20,7 +20,8 @@ class Shown(abc.ABC):
     """Something with a table, which `str()` returns, `show` prints, and a notebook shows."""
 
     @abc.abstractmethod
-    def _table(self) -> "Table | Comparison": ...
+    def _table(self) -> "Table | Comparison":
+        """Return the table."""
 
     def __str__(self) -> str:
         return self._table().text()

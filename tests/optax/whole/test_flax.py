@@ -412,24 +412,30 @@ class Blocks(nnx.Module):
         self.blocks, self.out = nnx_list([Block(nnx.Rngs(i)) for i in range(2)]), nnx.LayerNorm(2, rngs=nnx.Rngs(2))
 
 
-CLASSES: dict[str, Any] = {
-    "path_mask": tk.path_mask(nnx.LayerNorm),
-    "path_labels": tk.path_labels({nnx.LayerNorm: True}, default=False),
+# A class, what is called with it, and the names that it selects: in an nnx.state, or in one of values.
+CLASSES: dict[str, tuple[Any, Any, list[str], bool]] = {
+    "modules, path_mask": (nnx.LayerNorm, tk.path_mask, ["blocks.*.norm.**", "out.**"], False),
+    "modules, path_labels": (nnx.LayerNorm, tk.path_labels, ["blocks.*.norm.**", "out.**"], False),
+    "variables, path_mask": (nnx.Param, tk.path_mask, ["**"], True),
+    "variables, path_labels": (nnx.Param, tk.path_labels, ["**"], True),
 }
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_what_the_error_says_of_a_class_of_modules_is_what_to_write(name: str) -> None:
+def test_what_the_error_says_of_a_class_of_flax_is_what_to_write(name: str) -> None:
+    cls, make, patterns, of_values = CLASSES[name]
     model = Blocks()
-    state = nnx.state(model, nnx.Param)
-    with pytest.raises(ValueError, match="no instance of LayerNorm") as caught:
-        CLASSES[name](state)
-    advice = str(caught.value).partition("in the model, ")[2]
-    if name == "path_labels":
+    state: Any = nnx.state(model, nnx.Param)
+    if of_values:
+        state = nnx.State(nnx.to_pure_dict(state))
+    with pytest.raises(ValueError, match=cls.__name__) as caught:
+        (make(cls) if make is tk.path_mask else make({cls: True}, default=False))(state)
+    advice = str(caught.value).partition("in the model: ")[2]
+    if make is tk.path_labels:
         advice = advice.removesuffix(")") + ", default=False)"
-    given = {"treekit": tk, "model": model, "LayerNorm": nnx.LayerNorm, "label": True}
+    given = {"treekit": tk, "model": model, cls.__name__: cls, "label": True}
     selected = eval(advice, {**vars(tk), **given})(state)
-    assert_trees_same(selected, tk.path_mask("blocks.*.norm.**", "out.**")(state))
+    assert_trees_same(selected, tk.path_mask(*patterns)(state))
 
 
 # -------------------------------------------------------------------------------------------------- the guide, and more
