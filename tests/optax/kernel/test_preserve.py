@@ -56,7 +56,7 @@ def test_a_small_int_that_becomes_a_wider_one_is_as_in_optax() -> None:
     for step in (lambda f: f, jax.jit):
         runs: list[Any] = []
         for o in (tko, optax):
-            chained, state = o.chain(tx), o.chain(tx).init(jnp.ones(1))
+            chained, state, updates = o.chain(tx), o.chain(tx).init(jnp.ones(1)), None
             for _ in range(4):
                 updates, state = step(chained.update)(jnp.ones(1), state)
             runs.append((updates, state))

@@ -162,7 +162,10 @@ class Rounds:
                 return promoted_dtype(param, untyped.ShapeDtypeStruct((), self.accumulator_dtype))
             return jnp.finfo(self.accumulator_dtype).dtype  # of a complex one, the dtype of its parts
 
-        return jtu.tree_map(lambda x: jnp.zeros_like(x, dtype(x)), params)
+        def zeros(param: Any) -> Any:
+            return jnp.zeros_like(param, dtype(param))
+
+        return jtu.tree_map(zeros, params)
 
 
 class _Step(NamedTuple):
