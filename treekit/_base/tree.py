@@ -62,8 +62,8 @@ def _first(x: object, other: object) -> object:
 def numbered(treedef: PyTreeDef) -> tuple[Any, dict[int, int]]:
     """Return a tree of this structure with marks as leaves, and the number of each mark by its id.
 
-    A mark is an `object()`, as JAX has it for leaves that are not there: classes of users let it pass where they check
-    what they are rebuilt with. Keep the tree as long as you ask for numbers, so that the ids stay its own.
+    A mark is an `object()`, as JAX itself passes to `unflatten`, so the classes of users accept it. Keep the tree as
+    long as you ask for numbers, so that the ids stay its own.
     """
     marks = [object() for _ in range(treedef.num_leaves)]
     return treedef.unflatten(marks), {id(mark): i for i, mark in enumerate(marks)}

@@ -24,77 +24,21 @@ from treekit._names.key_path import keyed_children
 _WHOLE_CLASS = "__treekit_trainable__"
 
 
-def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
-    """Return whether the class around each leaf declares that it is not trained.
-
-    Args:
-        tree: any pytree.
-        is_leaf: what counts as a leaf besides the leaves.
-
-    Returns:
-        One bool for each of `jax.tree.leaves(tree, is_leaf=is_leaf)`.
-
-    Raises:
-        TypeError: which of the children of a dataclass is such a field is not known.
-    """
-
-    def is_whole(x: object) -> bool:
-        return (is_leaf is not None and is_leaf(x)) or jtu.all_leaves([x])
-
-    def decides(x: object) -> bool:
-        return (is_leaf is not None and is_leaf(x)) or declares(variable_class(x))
-
-    def decides_in_module(x: object) -> bool:  # modules in it do not
-        cls: Any = variable_class(x)
-        return (is_leaf is not None and is_leaf(x)) or is_variable_class(cls) or _says(cls)
-
-    def outside(part: PyTree) -> Iterator[bool]:
-        """Yield the answer for each leaf of a part that is in no module of Flax."""
-        for x in jtu.tree_leaves(part, is_leaf=decides):
-            cls: Any = variable_class(x)
-            if _is_frozen(cls):
-                yield from all_frozen(x)
-            elif is_whole(x):
-                yield False
-            elif excluded := _excluded_fields(cls):
-                others = in_module if is_nnx_module(cls) else outside
-                for child, is_excluded in _fields(x, excluded):
-                    yield from all_frozen(child) if is_excluded else others(child)
-            else:
-                yield from in_module(x)
-
-    def in_module(part: PyTree) -> Iterator[bool]:
-        """Yield the answer for each leaf of a module, in which variables decide, and what is in none is frozen."""
-        for x in jtu.tree_leaves(part, is_leaf=decides_in_module):
-            cls: Any = variable_class(x)
-            is_variable = is_variable_class(cls)
-            if is_variable and getattr(cls, _WHOLE_CLASS, is_param(cls)):
-                values = [x] if is_whole(x) else one_level(x)[0]
-                yield from itertools.chain(*map(outside, values))
-            elif is_variable or _is_frozen(cls) or is_whole(x):
-                yield from all_frozen(x)
-            else:
-                for child, is_excluded in _fields(x, _excluded_fields(cls)):
-                    yield from all_frozen(child) if is_excluded else in_module(child)
-
-    def all_frozen(part: PyTree) -> Iterator[bool]:
-        return itertools.repeat(True, len(jtu.tree_leaves(part, is_leaf=is_leaf)))
-
-    return list(outside(tree))
-
-
 def declares(cls: Any) -> bool:
     """Whether a class declares that leaves in its instances are not trained."""
-    return is_nnx_module(cls) or _says(cls)
+    return is_nnx_module(cls) or _declares_itself(cls)
 
 
-def _says(cls: Any) -> bool:
+def _declares_itself(cls: Any) -> bool:
     """Whether a class says so itself: of some of its fields, or of all leaves in its instances."""
     return bool(_excluded_fields(cls)) or _is_frozen(cls)
 
 
 def _is_frozen(cls: Any) -> bool:
-    return getattr(cls, _WHOLE_CLASS, not is_no_parameter(cls)) is False
+    """Whether a class says of all leaves in its instances that they are not trained."""
+    if hasattr(cls, _WHOLE_CLASS):
+        return getattr(cls, _WHOLE_CLASS) is False
+    return is_no_parameter(cls)
 
 
 @functools.lru_cache(1_000)  # asked of every class in a tree; classes that are not used any more are forgotten
@@ -119,3 +63,62 @@ def _check_keys(cls: Any, excluded: frozenset[str], keys: list[str | None]) -> N
             f"that its children have the keys {', '.join(map(str, keys))}, and which of them is this field is not "
             "known. Register it with treekit.register_node or jax.tree_util.register_dataclass"
         )
+
+
+def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+    """Return whether the class around each leaf declares that it is not trained.
+
+    Args:
+        tree: any pytree.
+        is_leaf: what counts as a leaf besides the leaves.
+
+    Returns:
+        One bool for each of `jax.tree.leaves(tree, is_leaf=is_leaf)`.
+
+    Raises:
+        TypeError: which of the children of a dataclass is such a field is not known.
+    """
+
+    def is_whole(x: object) -> bool:
+        return (is_leaf is not None and is_leaf(x)) or jtu.all_leaves([x])
+
+    def decides(x: object) -> bool:
+        return (is_leaf is not None and is_leaf(x)) or declares(variable_class(x))
+
+    def decides_in_module(x: object) -> bool:  # modules in it do not
+        cls: Any = variable_class(x)
+        return (is_leaf is not None and is_leaf(x)) or is_variable_class(cls) or _declares_itself(cls)
+
+    def in_plain_tree(part: PyTree) -> Iterator[bool]:
+        """Yield the answer for each leaf of a part that is in no module of Flax."""
+        for x in jtu.tree_leaves(part, is_leaf=decides):
+            cls: Any = variable_class(x)
+            if _is_frozen(cls):
+                yield from all_frozen(x)
+            elif is_whole(x):
+                yield False
+            elif excluded := _excluded_fields(cls):
+                others = in_nnx_module if is_nnx_module(cls) else in_plain_tree
+                for child, is_excluded in _fields(x, excluded):
+                    yield from all_frozen(child) if is_excluded else others(child)
+            else:  # a module of Flax that excludes no field
+                yield from in_nnx_module(x)
+
+    def in_nnx_module(part: PyTree) -> Iterator[bool]:
+        """Yield the answer for each leaf of a module, in which variables decide, and what is in none is frozen."""
+        for x in jtu.tree_leaves(part, is_leaf=decides_in_module):
+            cls: Any = variable_class(x)
+            is_variable = is_variable_class(cls)
+            if is_variable and getattr(cls, _WHOLE_CLASS, is_param(cls)):
+                values = [x] if is_whole(x) else one_level(x)[0]
+                yield from itertools.chain(*map(in_plain_tree, values))
+            elif is_variable or _is_frozen(cls) or is_whole(x):
+                yield from all_frozen(x)
+            else:
+                for child, is_excluded in _fields(x, _excluded_fields(cls)):
+                    yield from all_frozen(child) if is_excluded else in_nnx_module(child)
+
+    def all_frozen(part: PyTree) -> Iterator[bool]:
+        return itertools.repeat(True, len(jtu.tree_leaves(part, is_leaf=is_leaf)))
+
+    return list(in_plain_tree(tree))

@@ -23,6 +23,8 @@ from treekit._trained.declared import declared_frozen
 
 T = TypeVar("T")
 
+_NUMBERS = (float, complex)
+
 
 def which_are_trained(tree: PyTree, is_leaf: IsLeaf = None) -> list[bool]:
     """Return for each of `jax.tree.leaves(tree, is_leaf=is_leaf)` whether it is trained."""
@@ -31,7 +33,7 @@ def which_are_trained(tree: PyTree, is_leaf: IsLeaf = None) -> list[bool]:
 
 
 def which_can_be_trained(tree: PyTree, leaves: Sequence[Any], is_leaf: IsLeaf = None) -> list[bool]:
-    """Return for each leaf of a tree, which are passed too, whether it can be trained, whatever classes declare."""
+    """Return for each leaf of a tree, in order, whether it can be trained, whatever classes declare."""
     are_arrays = list(map(can_be_trained, leaves))
     are_numbers = [isinstance(x, _NUMBERS) for x in leaves]
     if any(are_arrays) and any(are_numbers):
@@ -56,9 +58,6 @@ def numbers_as_arrays(tree: T) -> T:
     pairs = zip(leaves, which_can_be_trained(tree, leaves), strict=True)
     out: T = treedef.unflatten(as_array(x) if trains and isinstance(x, _NUMBERS) else x for x, trains in pairs)
     return out
-
-
-_NUMBERS = (float, complex)
 
 
 def _in_plain_containers(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:

@@ -100,11 +100,14 @@ def param_groups(
             name = row.hyperparam(option)
             if name in option_of or name in call.signature.parameters:
                 raise ValueError(f"{call.name} has an option {name}: give the row {row.text} another 'name'")
-            if isinstance(x, Times) and not _is_numeric(given.setdefault(option, _own_default(call, option))):
-                raise TypeError(
-                    f"times: {option} of {call.name} has no default that is a number: pass one, {option}=..."
-                )
-            option_of |= {option: option, name: option} if isinstance(x, Times) else {name: option}
+            if isinstance(x, Times):
+                given.setdefault(option, _own_default(call, option))
+                option_of.setdefault(option, option)
+                if not _is_numeric(given[option]):
+                    raise TypeError(
+                        f"times: {option} of {call.name} has no default that is a number: pass one, {option}=..."
+                    )
+            option_of[name] = option
             given[name] = x.factor if isinstance(x, Times) else x
     for name, option in option_of.items():
         is_number = call.is_of_optax and option in call.parameters and call.parameters[option].is_numeric

@@ -15,13 +15,13 @@ from treekit._names.key_path import flatten_with_path, path_name
 from treekit.optax._kernel.extra_args import is_like
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.passed import NOT_PASSED, LeafGroup, as_passed, in_group
-from treekit.optax._kernel.sliced import SlicedState, at, put
+from treekit.optax._kernel.sliced import SlicedState, pick, place
 from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.transformation import Core, core_of
 from treekit.optax._wrappers.call import Call, converted
 from treekit.optax._wrappers.select import update_part, zero_update
 from treekit.training._groups_table import Group, Row, Times, groups_of
-from treekit.training._row_names import are_noted
+from treekit.training._row_names import noted_names
 
 _USE_PARTITION = "Use optax.partition, with an optimizer for each group"
 
@@ -64,11 +64,11 @@ class TableOptimizer:
         states: list[Any] = []
         for group, indices in groups.indices.items():
             with groups.inside(group):
-                states.append(self.core(group).init(at(indices, leaves)))
+                states.append(self.core(group).init(pick(indices, leaves)))
         first = next(iter(groups.indices))
-        part = at(groups.indices[first], leaves)
+        part = pick(groups.indices[first], leaves)
         self._check_of_all(states[0], part)
-        state = SlicedState.like(states[0], part, params)
+        state = SlicedState(states[0], part).for_all(params)
         for (group, indices), own in zip(groups.indices.items(), states, strict=True):
             try:
                 state.put(indices, own)
@@ -89,12 +89,12 @@ class TableOptimizer:
         sliced = SlicedState(state, updates)
         results: list[Any] = []
         for group, indices in groups.indices.items():
-            own = {name: at(indices, lists[name]) if name in lists else x for name, x in extra.items()}
-            own_params = None if of_params is None else at(indices, of_params)
+            own = {name: pick(indices, lists[name]) if name in lists else x for name, x in extra.items()}
+            own_params = None if of_params is None else pick(indices, of_params)
             with groups.inside(group):
-                results.append(self.core(group).update(at(indices, leaves), sliced.part(indices), own_params, **own))
+                results.append(self.core(group).update(pick(indices, leaves), sliced.part(indices), own_params, **own))
         for indices, (new, new_state) in zip(groups.indices.values(), results, strict=True):
-            put(leaves, indices, new)
+            place(leaves, indices, new)
             sliced.put(indices, new_state)
         return groups.with_zeros(treedef.unflatten(leaves), updates, params), sliced.whole()
 
@@ -174,7 +174,7 @@ class GroupsOfLeaves:
 
 def _note_rows(rows: Sequence[Row], params: Params, groups: Sequence[Group | None]) -> None:
     """Note the names of the rows that decide about each leaf, in the order of the table, if somebody reads them."""
-    names = are_noted()
+    names = noted_names()
     if names is None:
         return
     for (path, _), group in zip(flatten_with_path(params)[0], groups, strict=True):

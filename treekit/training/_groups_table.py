@@ -85,7 +85,7 @@ class Row(NamedTuple):
 
 
 def call_of(factory: Callable[..., Any], args: Sequence[object], defaults: Mapping[str, object]) -> Call:
-    """Return the call of a factory with the defaults; one of plain Optax's is like that of treekit with its name."""
+    """Return the call of a factory with the defaults; one of plain Optax is treated as treekit's of the same name."""
     call = bind_original(factory, args, defaults)
     name = _name_in_optax(call.factory)
     return call if name is None else dataclasses.replace(call, name=name, is_of_optax=True)

@@ -1,6 +1,6 @@
 """Which rows of `param_groups` decide about a leaf? `param_groups` notes it, and `summary` reads it.
 
-`summary` has only the optimizer, with a table somewhere in it. So neither needs the other.
+`summary` receives an optimizer, and cannot reach the table inside: this context variable lets it collect the names.
 """
 
 import contextlib
@@ -17,6 +17,6 @@ def names_of_rows() -> contextlib.AbstractContextManager[Any]:
     return setting(_NAMES, {})
 
 
-def are_noted() -> dict[str, list[str]] | None:
+def noted_names() -> dict[str, list[str]] | None:
     """Return that dict; None if nobody reads it."""
     return _NAMES.get()

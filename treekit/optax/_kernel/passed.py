@@ -1,9 +1,9 @@
 """What functions of the params are asked about: the params as the user passed them.
 
-A mask, labels, rates and dimension numbers may be functions, which are called inside, where a tree may have other
-dtypes than the params (`store_state` computes in f32), or be the updates (`optax.masked` asks in `update`), which may
-have more axes. So while a core runs, the boundary says what the user passed, and a function gets that, with the holes
-of the tree that is inside. It is not an argument, since Optax's own functions call cores.
+A mask, labels, rates and dimension numbers may be functions. They are called inside, with a tree that may differ from
+the params: in its dtypes (`store_state` computes in f32), or since it is the updates (`optax.masked` asks in `update`),
+which may have more axes. So while a core runs, the boundary says what the user passed, and a function gets that, with
+the holes of the tree inside. It is not an argument, since Optax's own functions call cores.
 
 A core that runs on a list of some of the leaves, as in `param_groups`, is in a `LeafGroup`: functions are asked about
 the tree that has all of them, once for all groups.

@@ -83,7 +83,7 @@ def check_shapes_of_updates(updates: Updates, params: Params, new_updates: Updat
 
 
 def _like_of_update(grad: Any, like: Any, new: Any) -> Any:
-    """Return an array whose dtype an update is cast to; for a wrong update, one to which it cannot be cast."""
+    """Return the array whose dtype an update gets; for a complex one of a real param, that param: the cast raises."""
     if new is None or is_complex(new) > is_complex(like):
         return like
     has_own_dtype = is_number(dtype_of(new)) and not is_weak(new)

@@ -1,5 +1,6 @@
 """Run a core on some of the leaves of the params: the state that it sees, and the state of all leaves again."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,50 +25,50 @@ class SlicedState:
     """
 
     def __init__(self, state: OptState, params: Params) -> None:
-        self._likes, self.treedef = _take_apart(state, params)
+        trees, self.treedef = _take_apart(state, params)
+        self._likes = [like for _, like in trees]
         self._numbers = numbers_of_leaves(params)
-        self.slots: list[Any] = [x if like is None else _items(like, self._numbers) for x, like in self._likes]
+        self.slots: list[Any] = [x if like is None else _items(like, self._numbers) for x, like in trees]
 
-    @classmethod
-    def like(cls, state: OptState, some: Params, params: Params) -> "SlicedState":
-        """Return a state for all params of the form that a state has for some of them, with a MaskedNode for each."""
-        self = cls(state, some)
+    def for_all(self, params: Params) -> "SlicedState":
+        """Return a state for all params, made of this one for some of them, with a MaskedNode for each param."""
         leaves, treedef = jtu.tree_flatten(params, is_leaf=is_hole)
         all_params = LikeParams(leaves, [(i,) for i in range(len(leaves))], treedef)
-        self._numbers = numbers_of_leaves(params)
-        self._likes = [(x, None if like is None else all_params) for x, like in self._likes]
-        holes = [optax.MaskedNode()] * len(self._numbers)
-        self.slots = [x if like is None else holes[:] for x, like in self._likes]
-        return self
+        whole = copy.copy(self)
+        whole._numbers = numbers_of_leaves(params)
+        whole._likes = [None if like is None else all_params for like in self._likes]
+        holes = [optax.MaskedNode()] * len(whole._numbers)
+        whole.slots = [x if like is None else holes[:] for x, like in zip(self.slots, self._likes, strict=True)]
+        return whole
 
     def part(self, indices: Sequence[int]) -> Any:
         """Return the state for some leaves of the params, by their indices: for a list of these leaves."""
         return self.treedef.unflatten(
-            x if like is None else at(indices, x) for x, (_, like) in zip(self.slots, self._likes, strict=True)
+            x if like is None else pick(indices, x) for x, like in zip(self.slots, self._likes, strict=True)
         )
 
     def put(self, indices: Sequence[int], new: OptState) -> None:
         """Put such a state back; of leaves that belong to no param, the last counts."""
         for k, x in enumerate(self.treedef.flatten_up_to(new)):
-            if self._likes[k][1] is None:
+            if self._likes[k] is None:
                 self.slots[k] = x
             else:
-                put(self.slots[k], indices, x)
+                place(self.slots[k], indices, x)
 
     def whole(self) -> Any:
         """Return the state for all leaves."""
         return self.treedef.unflatten(
             x if like is None else _tree(like, dict(zip(self._numbers, x, strict=True)))
-            for x, (_, like) in zip(self.slots, self._likes, strict=True)
+            for x, like in zip(self.slots, self._likes, strict=True)
         )
 
 
-def at(indices: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
+def pick(indices: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
     """Return the leaves with these indices."""
     return [leaves[i] for i in indices]
 
 
-def put(leaves: list[Any], indices: Sequence[int], new: Sequence[Any]) -> None:
+def place(leaves: list[Any], indices: Sequence[int], new: Sequence[Any]) -> None:
     """Put new leaves in the place of those with these indices."""
     for i, x in zip(indices, new, strict=True):
         leaves[i] = x

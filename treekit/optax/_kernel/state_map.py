@@ -101,14 +101,15 @@ def places(state: OptState, params: Params) -> Iterator[tuple[Any, "Place", Like
         for key, child in children_of(x).items():
             yield from below(child, at.below(x, key))
 
-    yield from below(state, Place((), None, "", False, False, True))
+    root = Place((), owner=None, field="", in_rounds=False, of_no_param=False, may_be_state=True)
+    yield from below(state, root)
 
 
 class Place(NamedTuple):
-    """The place of a node of a state, with what `Entry` has for what is in it.
+    """The place of a node in a state; its fields are as in `Entry`.
 
-    And whether the state of a transformation may be there: the whole, a link of a chain, what is in a field that is
-    called so, such as `inner_state`.
+    And `may_be_state`: whether the state of a transformation can be there: at the root, in a chain, or in a field such
+    as `inner_state`.
     """
 
     path: KeyPath
@@ -121,15 +122,13 @@ class Place(NamedTuple):
     def entries(self, x: object, like: LikeParams | None) -> Iterator[Entry]:
         """Yield an entry for each array of the node that is here, with the numbers of their parameters, if any."""
         paths = [path for path, _ in flatten_with_path(x)[0]]  # a hole has none
-        if like is None:
-            for path in paths:
-                whole = (*self.path, *path)
-                yield Entry(whole, len(whole), self.owner, self.field, None, self.in_rounds, self.of_no_param)
-            return
-        parts = zip(like.parts, like.numbers, strict=True)
-        numbers = [each[0] for part, each in parts for _ in _arrays_of(part)]
+        numbers: list[int | None] = [None] * len(paths)
+        if like is not None:
+            parts = zip(like.parts, like.numbers, strict=True)
+            numbers = [each[0] for part, each in parts for _ in _arrays_of(part)]
         for path, number in zip(paths, numbers, strict=True):
-            whole, depth = (*self.path, *path), len(self.path)
+            whole = (*self.path, *path)
+            depth = len(whole if like is None else self.path)
             yield Entry(whole, depth, self.owner, self.field, number, self.in_rounds, self.of_no_param)
 
     def below(self, x: object, key: Any) -> "Place":

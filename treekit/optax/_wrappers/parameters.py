@@ -29,8 +29,8 @@ class Parameter(NamedTuple):
         default: its default, or `inspect.Parameter.empty`.
         role: what its arguments are.
         takes_only_ints: whether its annotation is an int, or int | None, as that of memory_size of lbfgs.
-        keeps_ints: whether an int stays an integer as a hyperparameter, as the seed of add_noise, or the cooldown of
-            reduce_on_plateau, which may be any number and is 0 by default.
+        keeps_ints: whether an int is stored as an integer, and not as a float: the seed of add_noise, or the cooldown
+            of reduce_on_plateau, which is annotated as any number, and is 0 by default.
         is_numeric: whether it takes numbers only, and perhaps None or a schedule: by its annotation, or by its default
             if it has none.
         may_be_none: whether None is among them.
@@ -52,8 +52,8 @@ class Parameter(NamedTuple):
         is_key_or_seed = parameter.name.endswith(("key", "seed"))
         is_count = type(parameter.default) is int and role != "schedule" and jax.Array in members
         keeps_ints = is_key_or_seed or is_count or (int in members and float not in members)
-        others = [x for x in members if x not in _NUMBERS and x is not optax.Schedule]
-        has_only_numbers = not others and not {*members} <= {type(None), bool, optax.Schedule}
+        types = {*members} - {type(None), optax.Schedule}
+        has_only_numbers = types <= _NUMBERS and not types <= {bool}  # a bool alone is an option
         is_annotated = parameter.annotation is not inspect.Parameter.empty
         is_numeric = has_only_numbers if is_annotated else type(parameter.default) in (int, float)
         may_be_none = parameter.default is None or type(None) in members
