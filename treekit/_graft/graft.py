@@ -145,12 +145,12 @@ def graft(
             "and in an optimizer state by its class too. Pass the part of a tree that the other has, or say which is "
             f"which: rename={{{old_names[0] or '**'!r}: …, …}}"
         )
-    lengths = other_lengths(lacking, matches, unused, used_leaves)
+    lengths_differ = other_lengths(lacking, matches, unused, used_leaves)
     if strict:
         _check_no_objects(old, {x.name for x in lacking})
-        check_strict(report, old_names, patterns, rename, lengths)
-    elif lengths:
-        warnings.warn(f"graft: {lengths}", stacklevel=2)
+        check_strict(report, old_names, patterns, rename, lengths_differ)
+    elif lengths_differ:
+        warnings.warn(f"graft: {lengths_differ}", stacklevel=2)
     carried = {leaf.index: value for leaf, value in values.items() if not isinstance(value, Refused)}
     leaves, treedef = jtu.tree_flatten(new)
     for i, x in enumerate(leaves):

@@ -1,26 +1,22 @@
 """Raise the error of a strict graft: which leaves are left, and which arguments accept them?"""
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from treekit._graft.rename import Targets
-from treekit._graft.report import GraftReport
-from treekit._names.pattern_set import PatternSet
+from treekit._graft.report import Grafted, GraftReport
+from treekit._names.cover import cover
 from treekit._names.patterns import Pattern
 from treekit._text.lists import nearest
 
 _LISTED = 100  # leaves of one kind that an error lists
 _WITH_NEAREST = 10  # of these, those with the nearest names
-_DEPTH = 32  # the parts of a name for which shorter globs are tried; those of a hostile file may have thousands
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 
-_TITLES: dict[str, str] = {
-    "fresh": "The old tree has no value for:",
-    "refused": "Another shape, which needs convert or resize, or another dtype, which needs cast=True, or convert "
-    "where a cast would change the values (new | old):",
-    "dropped": "The new tree has no place for:",
-}
+_LACKING = "The old tree has no value for:"
+_REFUSED = (
+    "Another shape, which needs convert or resize, or another dtype, which needs cast=True, or convert where a cast "
+    "would change the values (new | old):"
+)
+_UNUSED = "The new tree has no place for:"
 
 
 def check_strict(
@@ -28,7 +24,7 @@ def check_strict(
     old: Iterable[str],
     fresh: Sequence[Pattern],
     rename: Mapping[str, Targets],
-    lengths: str,
+    lengths_differ: str,
 ) -> None:
     """Raise a ValueError unless every leaf of both trees is used; it lists the others, and what would accept them.
 
@@ -37,52 +33,41 @@ def check_strict(
         old: the names of the leaves of the old tree.
         fresh: the patterns of new leaves that keep their values.
         rename: as in `graft`.
-        lengths: what `other_lengths` says.
+        lengths_differ: the sentence of `other_lengths`; "" if no lengths differ.
     """
-    left = {outcome: [row for row in report if row.kind == outcome and row.strict] for outcome in _TITLES}
-    if not any(left.values()):
+    lacking = [row for row in report.fresh if row.strict]
+    refused = [row for row in report.refused if row.strict]
+    unused = [row for row in report.dropped if row.strict]
+    if not (lacking or refused or unused):
         return
-    lacking, refused, unused = ([row.path for row in rows] for rows in left.values())
+    unused_names = [row.path for row in unused]
     lines = ["graft: leaves are left. Pass strict=False for a report instead of this error."]
-    for outcome, rows in left.items():
-        lines += [_TITLES[outcome]] * bool(rows)
-        for i, row in enumerate(rows[:_LISTED]):
-            sides = " | ".join(side for side in (row.new, row.old) if side != "nothing")
-            is_near = outcome == "fresh" and unused and i < _WITH_NEAREST
-            near = f"; the nearest names left over: {nearest(row.path, unused)}" if is_near else ""
-            lines.append(f"  {row.path or 'the root'} ({sides}){near}")
-        lines += [f"  and {len(rows) - _LISTED} more"] * (len(rows) > _LISTED)
-    lines += [f"The {lengths}"] * bool(lengths)
-    lines += ["If a name has changed, pass rename={old: new}. To keep these new values and drop these old ones, pass"]
-    keep = cover([*lacking, *refused], [row.path for row in report.kept])
-    drop = cover(unused, set(old).difference(unused))
-    lines += [f"  fresh={[*fresh, *keep]},"] * bool(keep)
-    lines += [f"  rename={dict.fromkeys(drop) | dict(rename)},"] * bool(drop)
+    lines += _lines(_LACKING, lacking, unused_names)
+    lines += _lines(_REFUSED, refused)
+    lines += _lines(_UNUSED, unused)
+    if lengths_differ:
+        lines.append(f"The {lengths_differ}")
+    lines.append(
+        "If a name has changed, pass rename={old: new}. To keep these new values and drop these old ones, pass"
+    )
+    keep = cover([row.path for row in (*lacking, *refused)], others=[row.path for row in report.kept])
+    drop = cover(unused_names, others=set(old).difference(unused_names))
+    if keep:
+        lines.append(f"  fresh={[*fresh, *keep]},")
+    if drop:
+        lines.append(f"  rename={dict.fromkeys(drop) | dict(rename)},")
     raise ValueError("\n".join(lines))
 
 
-def cover(names: Sequence[str], others: Iterable[str]) -> list[str]:
-    """Return globs that match all of these names and none of the others: for each name, the one that matches the most.
-
-    >>> cover(["head.w", "head.b", "layers.0.scale", "layers.1.scale"], others=["layers.0.w", "layers.1.w"])
-    ['head.**', 'layers.*.scale']
-    """
-    globs = list({glob for name in names for glob in _globs(name)})
-    patterns = PatternSet(globs)
-    matching = Counter(globs[i] for name in names for i in patterns.matching(name))
-    for glob in {globs[i] for name in others for i in patterns.matching(name)}:
-        matching[glob] = 0
-    return list(dict.fromkeys(max(_globs(name), key=matching.__getitem__) for name in names))
-
-
-def _globs(name: str) -> list[str]:
-    """Return the name itself, and globs that match it and others; a `*` stands for an index.
-
-    >>> _globs("layers.0.w")
-    ['layers.0.w', 'layers.*.w', 'layers.0.**', 'layers.*.**', 'layers.**', '**']
-    """
-    parts = name.split(".", _DEPTH)
-    if len(parts) > _DEPTH:
-        return [name]
-    above = [".".join((*parts[:i], "**")) for i in reversed(range(len(parts)))]
-    return list(dict.fromkeys(each for glob in (name or "**", *above) for each in (glob, _INDEX.sub("*", glob))))
+def _lines(title: str, rows: Sequence[Grafted], unused: Sequence[str] = ()) -> list[str]:
+    """Return a title and a line for each leaf, if there are any; the first lines add the nearest unused names."""
+    if not rows:
+        return []
+    lines = [title]
+    for i, row in enumerate(rows[:_LISTED]):
+        sides = " | ".join(side for side in (row.new, row.old) if side != "nothing")
+        near = f"; the nearest names left over: {nearest(row.path, unused)}" if unused and i < _WITH_NEAREST else ""
+        lines.append(f"  {row.path or 'the root'} ({sides}){near}")
+    if len(rows) > _LISTED:
+        lines.append(f"  and {len(rows) - _LISTED} more")
+    return lines
