@@ -38,14 +38,19 @@ class Slot(NamedTuple):
     below: str = ""
 
     @property
+    def is_in_state(self) -> bool:
+        """Whether the leaf is in an optimizer state, and not matched by name."""
+        return self.kind != ""
+
+    @property
     def is_moment(self) -> bool:
         """Whether the leaf is in a state, and below one of its fields, as mu.layers.0.w is."""
-        return self.kind != "" and "." in self.below and not self.is_hyperparam
+        return self.is_in_state and "." in self.below and not self.is_hyperparam
 
     @property
     def is_hyperparam(self) -> bool:
         """Whether the leaf is in a state, and one of its hyperparameters."""
-        return self.kind != "" and self.below.startswith("hyperparams")
+        return self.is_in_state and self.below.startswith("hyperparams")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ entries may be a value.
 
 import dataclasses
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,11 @@ class Source:
         """Whether the leaves are stacked; there may be only one."""
         return self.rule is not None and self.rule.stacks != ()
 
+    @property
+    def position(self) -> int:
+        """The position of the old leaf in a stack; 0 if it is not for one."""
+        return self.rule.position(self.leaves[0].name) if self.rule else 0
+
     def read(self, convert: Callable[[Any], Any]) -> Any:
         """Return the value, with each old array converted; None if arrays cannot be stacked or unstacked."""
         if self.why_refused:
@@ -83,30 +89,38 @@ def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: I
     def is_in_new(source: Source) -> bool:
         return source.name in slots or source.slot in wanted
 
-    renamed: dict[str, dict[int, Source]] = {}  # by name, then by position in a stack
-    for leaf, rule in [(x, rule) for x in old for rule in rename.get(x.name, ())]:
-        position = rule.position(leaf.name)
-        sources = [_renamed(leaf, rule, slots)] if rule.unstacks is None else _entries(leaf, rule, slots, is_in_new)
-        for source in sources:
-            stack = renamed.setdefault(source.name, {})
-            other = stack.get(position) or next(iter(stack.values()), None)
-            if other and (position in stack or other.rule != rule):
-                raise ValueError(
-                    f"rename maps {leaf.name} and {other.leaves[0].name} to one name: {source.name}. Drop one of them: "
-                    f"rename={{{leaf.name!r}: None}}"
-                )
-            stack[position] = source
     kept = {x.name: Source(x.name, x.slot, (x,), x.name, x.state) for x in old if x.name not in rename}
-    return kept | {name: _stacked(sources) for name, sources in renamed.items()}
+    renamed: dict[str, list[Source]] = defaultdict(list)  # by name; several are those of a stack
+    for leaf in old:
+        for rule in rename.get(leaf.name, ()):
+            if rule.unstacks is None:
+                sources = [_renamed(leaf, rule, slots)]
+            else:
+                sources = _entries(leaf, rule, slots, is_in_new)
+            for source in sources:
+                renamed[source.name].append(source)
+    return kept | {name: _joined(sources) for name, sources in renamed.items()}
 
 
-def _stacked(sources: Mapping[int, Source]) -> Source:
-    """Return the stack of old leaves that have these positions; or the only source, if it is not for a stack."""
-    first = next(iter(sources.values()))
+def _joined(sources: Sequence[Source]) -> Source:
+    """Return the only source of a name, or the stack of several; raise a ValueError if these are not one stack."""
+    first = sources[0]
+    by_position: dict[int, Source] = {}
+    for source in sources:
+        is_of_same_stack = source.rule == first.rule and source.position not in by_position
+        if not is_of_same_stack:
+            other = by_position.get(source.position, first)
+            name, other_name = source.leaves[0].name, other.leaves[0].name
+            raise ValueError(
+                f"rename maps {name} and {other_name} to one name: {source.name}. Drop one of them: "
+                f"rename={{{name!r}: None}}"
+            )
+        by_position[source.position] = source
     if not first.is_stack:
         return first
-    without = ", ".join(itertools.islice((str(i) for i in range(max(sources)) if i not in sources), 5))
-    leaves = tuple(sources[i].leaves[0] for i in sorted(sources))
+    gaps = (str(i) for i in range(max(by_position)) if i not in by_position)
+    without = ", ".join(itertools.islice(gaps, 5))
+    leaves = tuple(by_position[i].leaves[0] for i in sorted(by_position))
     return dataclasses.replace(first, leaves=leaves, why_refused=f", without {without}" if without else "")
 
 
@@ -125,12 +139,15 @@ def _entries(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], is_in_new: Calla
             f"rename: {rule.pattern!r} lacks a '*' of {rule.target!r}, so what it matches is unstacked; {leaf.name} "
             "has no axes. Put a pattern for it before this one"
         )
-    *entries, beyond = (_renamed(leaf, rule, slots, i) for i in range(shape[0] + 1))
-    if all(map(is_in_new, entries)) and not is_in_new(beyond):
+    length = shape[0]
+    entries = [_renamed(leaf, rule, slots, i) for i in range(length)]
+    beyond_end = _renamed(leaf, rule, slots, length)
+    are_as_many_in_new = all(map(is_in_new, entries)) and not is_in_new(beyond_end)
+    if are_as_many_in_new:
         return entries
-    # Keep one index past the end: a new layer without an entry is then reported as refused, not fresh.
+    # With the index past the end, a new layer without an entry is reported as refused, not fresh.
     why = ", which are not as many as in the new tree"
-    return [dataclasses.replace(x, why_refused=why) for x in (*entries, beyond)]
+    return [dataclasses.replace(x, why_refused=why) for x in (*entries, beyond_end)]
 
 
 def _slot(leaf: Leaf, rule: Rule, name: str, there: Slot | None) -> Slot:
@@ -146,11 +163,12 @@ def _slot(leaf: Leaf, rule: Rule, name: str, there: Slot | None) -> Slot:
     | the rule writes out that name, and the new leaf is of the same class and field | none: by name |
     | the rule is about keys above the outermost state | its own, below other keys |
 
-    For example, of a leaf `gen.0.mu.w` in a state `gen.0`: `{"**.w": "**.v"}` renames the parameter in this state,
-    `{"gen.0.mu.**": "gen.0.nu.**"}` is by name, and `{"gen.**": "critic.**"}` moves the state below another key.
+    For example, of a leaf `gen.0.mu.w` in a state `gen.0`: `{"**.w": "**.v"}` renames the parameter in this state;
+    `{"gen.0.mu.**": "gen.0.nu.**"}`, which writes out `gen.0.mu.`, is by name; and `{"gen.**": "critic.**"}`, which
+    writes out `gen.`, moves the state below another key.
     """
     state, by_name = leaf.state, Slot(below=name)
-    if not leaf.slot.kind:
+    if not leaf.slot.is_in_state:
         return by_name
     if rule.applies_in_states and name.startswith(state.start):
         return state.slot(name)
