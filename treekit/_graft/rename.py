@@ -27,8 +27,9 @@ class Rule(NamedTuple):
     Attributes:
         pattern: the pattern.
         target: the target.
-        stacks: which wildcards of the pattern the target may lack: what that one matches is the position in a stack.
-        unstacks: which wildcard of the target the pattern lacks: it stands for the index of an entry.
+        stacks: the `*` of the pattern that the target lacks, as indices of wildcards; several are possible. The text
+            that it matches is the position in the stack.
+        unstacks: the `*` of the target that the pattern lacks, in the same way. It stands for the index of an entry.
 
     >>> (rule,) = rules_of("layers.*.**", "body.**")
     >>> rule.new_name("layers.3.w"), rule.position("layers.3.w"), rule.path("layers.3.w")
