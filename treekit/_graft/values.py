@@ -85,57 +85,76 @@ def _called(argument: str, leaf: Leaf, f: Callable[..., Any], *arrays: Value) ->
 
 def _cast(old: Value, new: Value) -> Any:
     """Return a value with the dtype, the class and the place of the new leaf, or None if that would change it."""
-    raw: Any = getattr(new, "dtype", new.__class__)  # a Python number or a NumPy array may have 64 bits
-    want: Any = dtype_of(new) if isinstance(new, _JAX) else np.dtype(raw)
+    want = _dtype_of_leaf(new)
     if issubdtype(want, jnp.bool_) and not issubdtype(dtype_of(old), jnp.bool_):
         return None  # only `convert` can decide which numbers mean True
     try:
         check_fits(old, want)
         with np.errstate(over="ignore"):  # such values are refused below
             value = cast_like(old, new)
-            # Values on the host may have 64 bits, and must not be rounded to the 32 bits of JAX.
-            if not (is_traced(old) or isinstance(new, _JAX) or not has_dtype(old)):
+            if has_dtype(old) and not (is_traced(old) or isinstance(new, _JAX)):
+                # cast_like has checked the cast, and rounded to the 32 bits of JAX. NumPy preserves 64 bits.
                 value = np.asarray(old).astype(want)
     except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
         return None
-    return _placed(value, new) if _is_finite_where(old, value) else None
+    return _placed(value, new) if _preserves_infinities_and_nans(old, value) else None
 
 
-def _is_finite_where(old: Value, value: Value) -> bool:
-    """Whether a cast has preserved what is infinite, NaN and neither; unknown while tracing, so True.
+def _dtype_of_leaf(new: Value) -> Any:
+    """Return the dtype of a new leaf: of a Python number or a NumPy array its own, which may have 64 bits."""
+    raw: Any = getattr(new, "dtype", new.__class__)
+    return dtype_of(new) if isinstance(new, _JAX) else np.dtype(raw)
 
-    Some dtypes of 8 bits and less have no NaN, or no infinity: then large numbers become the largest.
+
+def _preserves_infinities_and_nans(old: Value, value: Value) -> bool:
+    """Whether the same numbers are infinite and NaN before and after a cast; unknown while tracing, so True.
+
+    Some dtypes of 8 bits and less have no NaN, or no infinity: then large numbers become the largest, which is refused.
     """
     have, want = getattr(old, "dtype", None), getattr(value, "dtype", None)
-    if have == want or is_traced(old) or not issubdtype(want, jnp.inexact):
-        return True
-    if issubdtype(have, jnp.inexact) and float(jnp.finfo(want).max) >= float(jnp.finfo(have).max):
-        return True
+    if have == want:
+        return True  # nothing was cast
+    if is_traced(old):
+        return True  # unknown
+    if not issubdtype(want, jnp.inexact):
+        return True  # integers, whose bounds were checked, or bools
+    largest = float(jnp.finfo(want).max)
+    if issubdtype(have, jnp.inexact) and largest >= float(jnp.finfo(have).max):
+        return True  # no number is too large
+    has_infinity = not np.isfinite(np.asarray(np.inf, np.float32).astype(want))
+    if not has_infinity and bool((abs(np.asarray(old, float)) > largest).any()):
+        return False  # too large, and now the largest
     xp = jnp if isinstance(old, jax.Array) else np
     wide = value.astype(np.float32) if is_narrow(value) else value
-    has_infinity = not np.isfinite(np.asarray(np.inf, np.float32).astype(want))
-    if not has_infinity and bool((abs(np.asarray(old, float)) > float(jnp.finfo(want).max)).any()):
-        return False
     return bool(xp.all((xp.isfinite(wide) == xp.isfinite(old)) & (xp.isnan(wide) == xp.isnan(old))))
 
 
 def _placed(value: Value, new: Value) -> Any:
-    """Return a copy in the type of the new leaf: a Python number, a NumPy array, or a JAX array with its sharding.
+    """Return a copy in the type of the new leaf.
 
-    A copy, since a step may donate the result, and a file that NumPy has mapped may change. Tracers are not copied.
+    A copy, since a step may donate the result, and a file that NumPy has mapped may change. The first row that holds:
+
+    | what | the result |
+    |---|---|
+    | the value is traced | the value, not copied |
+    | the new leaf is traced | a JAX array |
+    | it is of JAX, and nobody has chosen its devices | an array where JAX places it |
+    | it is of JAX, with a sharding that somebody has chosen | an array with this sharding |
+    | it is an array or a number of NumPy | the same, with its dtype |
+    | it is a Python number | a number of its class |
     """
     if is_traced(value):
         return value
-    if not has_dtype(new):
-        return type(new)(np.asarray(value).item())
-    like: Any = new
-    if not isinstance(new, _JAX):
-        array = np.array(value, like.dtype)
-        return array if isinstance(new, np.ndarray) else array[()]
     if is_traced(new):
         return jnp.asarray(value)
-    if like.sharding and (isinstance(new, jax.ShapeDtypeStruct) or like.committed):
+    if isinstance(new, _JAX):
+        is_placed = new.sharding and (isinstance(new, jax.ShapeDtypeStruct) or new.committed)
+        if not is_placed:
+            return jnp.copy(value)
         # Not by device_put alone, which may share the memory of what it is given, whatever may_alias says.
         own = np.array(value) if isinstance(value, OF_NUMPY) else jnp.copy(value)
-        return untyped.device_put(own, like.sharding)
-    return jnp.copy(value)
+        return untyped.device_put(own, new.sharding)
+    if has_dtype(new):
+        array = np.array(value, new.dtype)
+        return array if isinstance(new, np.ndarray) else array[()]
+    return type(new)(np.asarray(value).item())
