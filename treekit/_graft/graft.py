@@ -133,24 +133,27 @@ def graft(
     matches = match_leaves(ours, sources, choices.fresh)
     used = {source for each in matches.values() for source in each}
     check_rename(sources.values(), used, strict, names)
-    values = values_of(matches, choices, cast)
-    report = report_of(ours, theirs, sources.values(), matches, values, choices)
-
-    used_leaves = {leaf for source in used for leaf in source.leaves}
-    unused = [leaf for source in sources.values() for leaf in source.leaves if leaf not in used_leaves]
-    lacking = [x for x in ours if x.is_asked and x.name not in choices.fresh and x not in matches]
     if ours and not matches:
         raise ValueError(
             f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Leaves match by name, "
             "and in an optimizer state by its class too. Pass the part of a tree that the other has, or say which is "
             f"which: rename={{{old_names[0] or '**'!r}: …, …}}"
         )
-    lengths_differ = other_lengths(lacking, matches, unused, used_leaves)
+
+    values = values_of(matches, choices, cast)
+    unused = [source for source in sources.values() if source not in used]
+    used_leaves = {leaf for source in used for leaf in source.leaves}
+    report = report_of(ours, theirs, unused, used_leaves, matches, values, choices)
+
+    lacking = [x for x in ours if x.is_asked and x.name not in choices.fresh and x not in matches]
+    unused_leaves = [leaf for source in unused for leaf in source.leaves if leaf not in used_leaves]
+    lengths_differ = other_lengths(lacking, matches, unused_leaves, used_leaves)
     if strict:
         _check_no_objects(old, {x.name for x in lacking})
         check_strict(report, old_names, patterns, rename, lengths_differ)
     elif lengths_differ:
         warnings.warn(f"graft: {lengths_differ}", stacklevel=2)
+
     carried = {leaf.index: value for leaf, value in values.items() if not isinstance(value, Refused)}
     leaves, treedef = jtu.tree_flatten(new)
     for i, x in enumerate(leaves):

@@ -1,7 +1,7 @@
 """Report what became of each leaf."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -98,18 +98,28 @@ class GraftReport(Shown, tuple[Grafted, ...]):
 def report_of(
     new: Iterable[Leaf],
     old: Iterable[Leaf],
-    sources: Iterable[Source],
+    unused: Iterable[Source],
+    used_leaves: Container[Leaf],
     matches: Matches,
     values: Mapping[Leaf, object],
     choices: Choices,
 ) -> GraftReport:
-    """Say what became of each leaf; `values` has what new leaves get, and what is refused."""
-    used = {source for each in matches.values() for source in each}
-    used_leaves = {leaf for source in used for leaf in source.leaves}
+    """Say what became of each leaf.
+
+    Args:
+        new: the new leaves.
+        old: the old leaves.
+        unused: the old values that no new leaf matches.
+        used_leaves: the old leaves whose values new leaves match.
+        matches: the old values that new leaves match.
+        values: what new leaves get, and what is refused.
+        choices: what the arguments say about leaves.
+    """
     rows: list[Grafted] = []
     for leaf in new:
         said = "nothing"
-        for source in matches.get(leaf, [])[:1]:
+        if leaf in matches:
+            source = matches[leaf][0]
             at = f" at {source.path}" if source.path != leaf.name else ""
             said = f"{source}{at}{_what_happened(leaf, values, choices)}"
         value = values.get(leaf)
@@ -118,8 +128,8 @@ def report_of(
         said += f", {not_finite:,} not finite" * bool(not_finite)
         is_asked = leaf.is_asked and leaf.name not in choices.fresh
         rows.append(Grafted(leaf.name, outcome, str(leaf), said, is_asked or outcome != "fresh", not_finite))
-    for x in sources:
-        if x not in used and x.entry is None and used_leaves.issuperset(x.leaves):
+    for x in unused:
+        if x.entry is None and all(leaf in used_leaves for leaf in x.leaves):
             rows.append(Grafted(x.name, "missing", "nothing", f"{x} at {x.path}", strict=False))
     for leaf in old:
         if leaf not in used_leaves:
