@@ -3,9 +3,9 @@
 import inspect
 import textwrap
 import warnings
-from collections import Counter, OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
@@ -48,14 +48,47 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
             f"{describe_value(f)}. To close over others, write lambda params, state: step(params, state, batch)"
         )
     named = OrderedDict(inspect.signature(f).bind(*args).arguments)
-    arrays, args_with = split(args)
     names = [name for name, x in by_path(named).items() if is_jit_argument(x)]
-    if not arrays:
+    if not names:
         raise ValueError("check_donation found no array in the arguments, so there is nothing to donate")
-    results: list[str] = []
-    own: list[str] = []  # of each leaf, the result at its place, if the results have the structure of the arguments
+    run = _run(f, args)
+    wrong: list[str] = []
+    if run.unusable:
+        were = "was" if len(run.unusable) == 1 else "were"
+        wrong.append(f"{len(run.unusable)} of {len(names)} donated leaves {were} not usable:")
+        wrong += [textwrap.indent(row, "  ") for row in in_columns(_explain(run, names), width=WIDTH - 2)]
+        wrong.append("Return a new value for each, or do not donate it.")
+    if shared := shared_buffers(named):
+        wrong.append("These leaves share a buffer, which cannot be donated twice. Copy all but one with jnp.copy:")
+        wrong += [f"  {', '.join([first, *others])}" for first, others in shared.items()]
+    if wrong:
+        raise AssertionError("\n".join(wrong))
 
-    def run(*donated: Any) -> list[Any]:
+
+class _Run(NamedTuple):
+    """What a function did with its donated leaves.
+
+    Attributes:
+        kinds: the shape and dtype of each donated leaf.
+        unusable: the indices of the leaves whose memory was not reused.
+        results: the shape and dtype of each array that the function returned.
+        own: of each donated leaf, the result at its place; empty unless the results have the structure of the
+            arguments.
+    """
+
+    kinds: list[str]
+    unusable: list[int]
+    results: list[str]
+    own: list[str]
+
+
+def _run(f: Callable[..., object], args: tuple[object, ...]) -> _Run:
+    """Run a jitted function on copies of its arguments, with all arrays among them donated."""
+    arrays, args_with = split(args)
+    results: list[str] = []
+    own: list[str] = []
+
+    def on_arrays(*donated: Any) -> list[Any]:
         out = f(*args_with(list(donated)))
         leaves = jtu.tree_leaves(out)
         results[:] = [describe(x) for x in leaves if is_jit_argument(x)]
@@ -69,32 +102,28 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
     kinds = [describe(x) for x in copies]
     with warnings.catch_warnings(), jax.debug_nans(False), jax.debug_infs(False):  # with these, JAX donates nothing
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        untyped.jit(run, donate_argnums=range(len(copies)))(*copies)
+        untyped.jit(on_arrays, donate_argnums=range(len(copies)))(*copies)
+    unusable = [i for i, x in enumerate(copies) if x.size and not x.is_deleted()]
+    return _Run(kinds, unusable, results, own)
 
-    wrong: list[str] = []
-    unusable = [
-        (name, kind) for name, kind, x in zip(names, kinds, copies, strict=True) if x.size and not x.is_deleted()
-    ]
-    if unusable:
-        given, returned = Counter(kinds), Counter(results)
-        rows: dict[tuple[str, str, str], None] = {}
-        for name, kind in unusable:
-            alike = [i for i, other in enumerate(kinds) if other == kind]
-            changed = [i for i in alike if own and own[i] != kind]
-            if not 0 < returned[kind] < given[kind]:
-                read = "f does not read it, or the result is sharded in another way"
-                rows[name, kind, read if returned[kind] else "no result has this shape and dtype"] = None
-            elif changed:
-                rows |= {(names[i], kind, f"the result at its place is {own[i]}"): None for i in changed}
-            else:  # JAX chooses which of them to reuse
-                why = f"{given[kind]} leaves have this shape and dtype, and {count(returned[kind], 'result')}"
-                rows[listed(sorted(names[i] for i in alike)), kind, why] = None
-        were = "was" if len(unusable) == 1 else "were"
-        wrong.append(f"{len(unusable)} of {len(names)} donated leaves {were} not usable:")
-        wrong += [textwrap.indent(row, "  ") for row in in_columns(list(rows), width=WIDTH - 2)]
-        wrong.append("Return a new value for each, or do not donate it.")
-    if shared := shared_buffers(named):
-        wrong.append("These leaves share a buffer, which cannot be donated twice. Copy all but one with jnp.copy:")
-        wrong += [f"  {', '.join([first, *others])}" for first, others in shared.items()]
-    if wrong:
-        raise AssertionError("\n".join(wrong))
+
+def _explain(run: _Run, names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return the names of unusable leaves, their shape and dtype, and why; each shape and dtype has one reason."""
+    rows: dict[int, tuple[str, str, str]] = {}  # by the index of the leaf, or of the first of several
+    for kind in {run.kinds[i] for i in run.unusable}:
+        alike = [i for i, other in enumerate(run.kinds) if other == kind]
+        unusable = [i for i in run.unusable if run.kinds[i] == kind]
+        changed = [i for i in alike if run.own and run.own[i] != kind]
+        returned = run.results.count(kind)
+        if returned == 0:
+            why = "no result has this shape and dtype"
+            rows |= {i: (names[i], kind, why) for i in unusable}
+        elif returned >= len(alike):
+            why = "f does not read it, or the result is sharded in another way"
+            rows |= {i: (names[i], kind, why) for i in unusable}
+        elif changed:
+            rows |= {i: (names[i], kind, f"the result at its place is {run.own[i]}") for i in changed}
+        else:  # JAX chooses which of them to reuse
+            why = f"{len(alike)} leaves have this shape and dtype, and {count(returned, 'result')}"
+            rows[alike[0]] = (listed(sorted(names[i] for i in alike)), kind, why)
+    return [rows[i] for i in sorted(rows)]
