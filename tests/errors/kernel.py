@@ -123,6 +123,10 @@ MISTAKES: dict[str, Mistake] = {
         lambda: TRACE.update(QUANTIZED, TRACE.init(QUANTIZED)), TypeError, "integers"
     ),
     # States.
+    "a value and its gradients": Mistake(lambda: step(ADAM, (jnp.ones(()), PARAMS)), ValueError, "as value_and_grad"),
+    "gradients of a batch": Mistake(
+        lambda: step(ADAM, jax.tree.map(lambda x: jnp.ones((8, *x.shape)), PARAMS)), TypeError, "first axis a batch?"
+    ),
     "a state of smaller params": Mistake(lambda: step(ADAM, PARAMS, state=ADAM.init(SMALLER)), StateError, "0.mu.w"),
     "a state of params with a part less": Mistake(
         lambda: step(ADAM, PARAMS, state=ADAM.init({"b": ONES})), StateError, "0.mu"

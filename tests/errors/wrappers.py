@@ -144,6 +144,12 @@ MISTAKES: dict[str, Mistake] = {
         lambda: rounds(extra={"weight": jnp.ones(3)}, weighted=True), TypeError, "f32[3]"
     ),
     "a negative weight": Mistake(lambda: rounds(extra={"weight": -1.0}, weighted=True), ValueError, "-1.0"),
+    "an optimizer for its factory, to be injected": Mistake(
+        lambda: unchecked(tko.inject_hyperparams)(tko.adam(1e-3)), TypeError, "inject_hyperparams(optax.adam)(1e-3)"
+    ),
+    "the params of lookahead without a copy": Mistake(
+        lambda: tko.lookahead(SGD, 5, 0.5).init(PARAMS), TypeError, "LookaheadParams.init_synced(params)"
+    ),
     "the arguments next to the factory": Mistake(
         lambda: unchecked(tko.inject_hyperparams)(tko.adam, 1e-3), TypeError, "0.001"
     ),

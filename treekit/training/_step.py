@@ -2,6 +2,8 @@
 
 from typing import TypeVar
 
+import optax
+
 from treekit._arrays.round import Key
 from treekit._base.dtype import has_no_update
 from treekit._base.jax import jtu
@@ -59,6 +61,7 @@ def apply_gradients(
             "would be trained. Pass the part of the model that is trained, and its gradients; of Flax NNX, "
             "nnx.state(model, nnx.Param) and not the GraphDef. To freeze all of it, do not call the optimizer"
         )
-    tx = optimizer if isinstance(optimizer, MultiSteps) else at_boundary(optimizer)
+    is_pair = isinstance(params, optax.LookaheadParams)  # whose gradients are those of one of both
+    tx = optimizer if is_pair or isinstance(optimizer, MultiSteps) else at_boundary(optimizer)
     updates, new_state = tx.update(grads, state, params, **extra_args)
     return apply_updates(params, updates, key=key), new_state

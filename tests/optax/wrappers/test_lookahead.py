@@ -10,6 +10,8 @@ import pytest
 
 from tests.optax import cases
 from treekit import optax as tko
+from treekit import training
+from treekit.testing import assert_trees_same
 
 
 def train(o: Any, model: Any, grads_of: Any, *, reset_state: bool, steps: int = 5) -> Any:
@@ -57,3 +59,12 @@ def test_donated() -> None:
     tx = tko.lookahead(tko.adam(0.1), 2, 0.5)
     state = jax.jit(lambda s: tx.update(cases.gradient(params.fast), s, params)[1], donate_argnums=0)(tx.init(params))
     assert state.steps_since_sync == 1
+
+
+def test_apply_gradients_takes_a_step_of_the_pair() -> None:
+    model = cases.make("eqx_raw")
+    tx, params = tko.lookahead(tko.adam(0.1), 1, 0.5), optax.LookaheadParams.init_synced(model)
+    grads, state = cases.gradient(model), tx.init(params)
+    updates, _ = tx.update(grads, state, params)
+    new, _ = training.apply_gradients(tx, grads, state, params)
+    assert_trees_same(new, tko.apply_updates(params, updates))

@@ -142,9 +142,12 @@ def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
         parts = flatten_updates(flat.treedef, updates)
     except ValueError as error:
         of_nnx = has_node(updates, is_nnx_state) and has_node(flat.tree, is_nnx_module)
+        is_pair = type(updates) is tuple and len(updates) == 2
         raise ValueError(
             f"{error}. update takes (updates, state, params), in this order, and updates have the structure of the "
-            "params" + ". nnx.grad returns an nnx.State, and jax.grad(loss, allow_int=True) a module" * of_nnx
+            "params"
+            + ". nnx.grad returns an nnx.State, and jax.grad(loss, allow_int=True) a module" * of_nnx
+            + ". These are a pair, as value_and_grad and has_aux=True return it: pass the gradients in it" * is_pair
         ) from None
     gradients = [None if is_hole(x) or has_no_update(x) else x for x in parts]
     are_toys = all(isinstance(x, int) for x in flat.leaves)  # Optax has params that are ints, with gradients of ints

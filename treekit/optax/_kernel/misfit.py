@@ -6,7 +6,7 @@ from typing import Any
 
 import optax
 
-from treekit._base.dtype import is_weak, issubdtype
+from treekit._base.dtype import is_weak, issubdtype, shape_of
 from treekit._base.flax import is_nnx_module, is_of_bare_values
 from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_array, is_traced
@@ -14,7 +14,7 @@ from treekit._base.tree import has_node
 from treekit._base.types import OptState, Params, Updates
 from treekit._compare.differences import TreeDiff
 from treekit._compare.structure import structure_diff
-from treekit._text.describe import describe_error
+from treekit._text.describe import describe, describe_error
 from treekit.optax._kernel.trained import trained
 
 
@@ -33,6 +33,7 @@ def explained(
     |---|---|
     | does not fit | a StateError that lists what differs |
     | any other, without the params | itself; with a note if the state does not fit the integers among the updates |
+    | any other, with gradients that have more axes than their params | itself, with a note on batches |
     | cannot be compared, and has the holes of a mask | itself, with a note on functions that look at values |
     | any other | itself |
 
@@ -53,6 +54,13 @@ def explained(
         if _differences(init, state, updates):
             error.add_note("Without the params, integers are gradients too, and the state has nothing for them")
         return error
+    for x, param in zip(jtu.tree_leaves(updates), jtu.tree_leaves(params), strict=False):
+        if len(shape_of(x)) > len(shape_of(param)):
+            error.add_note(
+                f"A gradient is {describe(x)}, and its param {describe(param)}. Is its first axis a batch? Then pass "
+                "the mean over it, or use a transformation that takes the gradients of single examples"
+            )
+            break
     fit_is_unknown = differences is None
     if fit_is_unknown and has_node(state, _is_masked):
         error.add_note(

@@ -91,6 +91,11 @@ def inject_hyperparams(
     >>> list(inject_hyperparams(optax.adam, only="learning_rate")(1e-3).init(jnp.ones(2)).hyperparams)
     ['learning_rate']
     """
+    if isinstance(inner_factory, optax.GradientTransformation):
+        raise TypeError(
+            "inject_hyperparams takes a function that makes an optimizer, and found an optimizer. Write "
+            "inject_hyperparams(optax.adam)(1e-3) for optax.adam(1e-3)"
+        )
     signature, _ = read_signature(inner_factory)
     static = names_of_parameters("static_args", static_args, signature)
     required = None if only is None else names_of_parameters("only", only, signature)

@@ -29,7 +29,7 @@ def lookahead(
 
     Raises:
         ValueError: `sync_period` is less than 1.
-        TypeError: `fast_optimizer` is not a transformation.
+        TypeError: `fast_optimizer` is not a transformation. Raised by `init` if the params are not a pair.
 
     Source: Zhang et al., Lookahead Optimizer: k steps forward, 1 step back, 2019.
 
@@ -53,12 +53,20 @@ def lookahead(
         optax.GradientTransformation(crossed.init, update_fast), sync_period, slow_step_size, reset_state
     )
 
+    def init(params: Any) -> Any:
+        if not isinstance(params, optax.LookaheadParams):
+            raise TypeError(
+                "the params of lookahead must be optax.LookaheadParams.init_synced(params), and its updates the "
+                f"gradients of params.fast, found {type(params).__qualname__}"
+            )
+        return pair.init(params)
+
     def update(updates: Updates, state: OptState, params: Any = None) -> tuple[Any, Any]:
         both = optax.LookaheadParams(trained(params.fast), trained(params.slow))
         out: tuple[Any, Any] = pair.update(updates, state, both)
         return out
 
-    return optax.GradientTransformation(pair.init, update)
+    return optax.GradientTransformation(init, update)
 
 
 def _zero_if_none(param: Any, update: Any) -> Any:
