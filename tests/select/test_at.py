@@ -51,7 +51,7 @@ def trees_and_paths(draw: st.DrawFn, none_too: bool = False) -> tuple[Any, list[
     return tree, paths
 
 
-REPLACEMENTS = st.sampled_from((0, None, "new", [1], jnp.ones(3), (), Point(1, None), Box([1]), Twig(None), len))
+REPLACEMENTS = st.sampled_from((0, None, "new", [1], jnp.ones(3), (), Point(1, None), Box([1]), Twig(None)))
 
 
 @pytest.mark.parametrize("is_leaf", [None, is_none])
@@ -231,6 +231,20 @@ def test_a_module_and_its_edited_copy_share_no_variables(name: str, kind: Any) -
             x[...] = x[...] + 1
     for x, y in zip(before, tk.to_state_dict(net).values(), strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@needs("flax.nnx.var_defaults")
+@pytest.mark.parametrize("kind", VARIABLES)
+@pytest.mark.parametrize("where", ["first.bias", lambda net: net.first.bias, lambda net: [net.first.bias]])
+def test_an_array_becomes_the_value_of_a_variable(kind: Any, where: Any) -> None:
+    new = jnp.ones(2)
+    with untyped_nnx.var_defaults(**kind):
+        net: Any = Net()
+    replaced = tk.tree_at(where, net, [new] if callable(where) and isinstance(where(net), list) else new)
+    for out in (replaced, tk.tree_at(where, net, replace_fn=lambda _: new)):
+        assert type(out.first.bias) is type(net.first.bias)
+        np.testing.assert_array_equal(out.first.bias[...], new)
+        assert untyped.tree.structure(out) == untyped.tree.structure(net)
 
 
 @needs("jax.new_ref")

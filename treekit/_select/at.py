@@ -1,16 +1,18 @@
 """`tree_at`: replace leaves and subtrees, selected as in `tree_find`."""
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
+from treekit._base.dtype import has_dtype
 from treekit._base.flax import is_variable
 from treekit._base.jax import has_ref, is_hijax_variable, is_ref, jtu, ref_like
+from treekit._base.tree import one_level
 from treekit._base.types import LeafPredicate, PyTree
 from treekit._names.key_path import walk
 from treekit._select.find import Options, Selector, find
 from treekit._select.selection import Selection
-from treekit._text.describe import check_bool, count, describe_value
+from treekit._text.describe import check_bool, count, describe_value, type_name
 from treekit._text.lists import listed
 
 T = TypeVar("T")
@@ -62,7 +64,8 @@ def tree_at(
         tree: any pytree.
         replace: the replacement, or a sequence of them if `where` is a list or the function `where` returns one, in its
             order. Each pattern or class must match one node. Pass this or `replace_fn`.
-        replace_fn: takes each node that is selected, and returns its replacement.
+        replace_fn: takes each node that is selected, and returns its replacement. An array that replaces a variable of
+            Flax becomes its value, here and in `replace`.
         is_leaf: as in `jax.tree.flatten`; with `lambda x: x is None` you can replace each None.
         strict: False skips patterns and classes that match nothing, with their replacements, and accepts a function
             that returns an empty sequence. If nothing is left to replace, the result is a copy of `tree`.
@@ -78,7 +81,8 @@ def tree_at(
             nodes, and you passed `replace`; a function returns something that is not a node of the tree, such as a
             static field, the same node twice, or one of several None; it depends on the leaves; `replace` has another
             length; or you passed both or neither of `replace` and `replace_fn`.
-        TypeError: `where` is or returns a sequence, and `replace` is not one; or `where` or `strict` is something else.
+        TypeError: `where` is or returns a sequence, and `replace` is not one, but perhaps an array; `replace` is a
+            function, and what is selected an array; or `where` or `strict` is something else.
 
     Source: the contract of `equinox.tree_at`, for functions.
 
@@ -101,10 +105,24 @@ def tree_at(
             f"where matches {inner!r}, which is inside {outer or 'the root'!r}, and where matches that too, so one of "
             "the replacements would be lost. Match one of them, or call tree_at twice"
         )
-    values = _replacements(selected, replace) if replace_fn is _MISSING else _call_each(replace_fn, selected)
-    values = [_with_own_containers(x) for x in values]
+    if replace_fn is _MISSING:
+        values = _replacements(selected, replace)
+        _refuse_functions(selected, values)
+    else:
+        values = _call_each(replace_fn, selected)
+    values = [_in_variable(x, _with_own_containers(y)) for x, y in zip(selected.nodes, values, strict=True)]
     copy: T = _with_own_variables(selected.replaced(values), tree, values)
     return copy
+
+
+def _in_variable(node: Any, value: Any) -> Any:
+    """Return a variable of Flax with an array as its value, if one is replaced by an array; else the replacement.
+
+    So the variable remains where a function returns it, as where its name selects its value.
+    """
+    if is_variable(node) and has_dtype(value):
+        return one_level(node)[1].unflatten([value])
+    return ref_like(node, value) if is_hijax_variable(node) and has_dtype(value) else value
 
 
 def _with_own_containers(x: Any) -> Any:
@@ -174,11 +192,22 @@ def _replacements(selected: Selection, replace: Any) -> list[Any]:
     if not items:
         return []
     wanted = f"replace must be a sequence of {count(len(items), 'value')}, one for each item that where has or returns"
-    try:
-        values = list(replace)
-    except TypeError:
-        raise TypeError(f"{wanted}; found {describe_value(replace)}") from None
+    if not isinstance(replace, Sequence):  # an array would be taken apart
+        raise TypeError(f"{wanted}; found {describe_value(replace)}")
+    values: list[Any] = [*replace]
     if len(values) != len(items):
         raise ValueError(f"{wanted}; found {count(len(values), 'value')}")
     by_node = {i: value for nodes, value in zip(items, values, strict=True) for i in nodes}
     return [by_node[i] for i in range(len(selected.nodes))]
+
+
+def _refuse_functions(selected: Selection, values: list[Any]) -> None:
+    """Raise a TypeError if the replacement of an array is a function, which was probably meant as `replace_fn`."""
+    for i, (node, value) in enumerate(zip(selected.nodes, values, strict=True)):
+        is_array = has_dtype(node) or is_variable(node) or is_hijax_variable(node)
+        if is_array and callable(value) and jtu.all_leaves([value]):
+            raise TypeError(
+                f"replace is {describe_value(value)} for {dict(selected.names())[i] or 'the root'}, which is "
+                f"{type_name(node)}: did you mean replace_fn, which is called with it? To put a function there, write "
+                "replace_fn=lambda _: f"
+            )
