@@ -56,7 +56,12 @@ MISTAKES: dict[str, Mistake] = {
     "a misspelt pattern": Mistake(
         lambda: tk.path_mask("**.w", "layers.*.v")(LAYERS), ValueError, "layers.1.w, layers.0.w"
     ),
-    "a pattern for one array": Mistake(lambda: tk.path_mask(re.compile("w"))(X), ValueError, "the root"),
+    "a pattern for one array": Mistake(lambda: tk.path_mask(re.compile("w"))(X), ValueError, "one leaf, f32[2]"),
+    "a mask as a filter of Equinox": Mistake(
+        lambda: eqx.filter(LAYERS, tk.path_mask("layers.0.**")), ValueError, "treekit.filter"
+    ),
+    "a class in a filter of Equinox": Mistake(lambda: eqx.filter([X], tk.path_mask(list)), ValueError, "one leaf"),
+    "labels that are pairs": Mistake(lambda: unchecked(tk.path_labels)([("w", 1)]), TypeError, "[('w', 1)]"),
     "labels for an empty tree": Mistake(lambda: tk.path_labels({"x": 1}, default=2)({}), ValueError, "'x'"),
     "a class that is not there": Mistake(
         lambda: tk.path_mask("a", int)({"a": X, "b": None, "c": "x"}), ValueError, "dict, jax.Array, str"
@@ -81,6 +86,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a leaf_mask of a class": Mistake(lambda: unchecked(tk.leaf_mask(has_axes))(eqx.nn.Linear), TypeError, "Linear"),
     "a mask != another": Mistake(lambda: MASK != tk.trainable, TypeError, "(mask | other) & ~(mask & other)"),
+    "a mask and a tree of bools": Mistake(lambda: MASK & TRUE, TypeError, "& True"),
+    "a mask or a name": Mistake(lambda: MASK | NO, TypeError, "path_mask('no')"),
     "`not mask`": Mistake(lambda: not MASK, TypeError, "path_mask('**.w')"),
     "labels `or` others": Mistake(lambda: LABELS or MASK, TypeError, "path_labels({'**.w': 1})"),
     "a mask of a class": Mistake(lambda: MASK(eqx.nn.Linear), TypeError, "class Linear"),
@@ -122,6 +129,14 @@ MISTAKES: dict[str, Mistake] = {
     "a mask before the tree": Mistake(lambda: tk.filter({"w": True}, {"w": X}), ValueError, "(tree, filter_spec)"),
     "trees that do not combine": Mistake(
         lambda: tk.combine({"a": [1, None]}, {"a": [1, None]}, {"a": [None]}), ValueError, "rest[1]"
+    ),
+    "a pair that is combined as one tree": Mistake(
+        lambda: tk.combine(tk.partition({"w": X, "f": jax.nn.relu})), TypeError, "combine(*parts)"
+    ),
+    "optimizers by label": Mistake(
+        lambda: unchecked(tk.partition)({"a": tko.sgd(1.0), "b": tko.sgd(2.0)}, {"w": "a"}),
+        ValueError,
+        "treekit.optax.partition",
     ),
     # maps
     "a cast of another name": Mistake(lambda: TREE_MAP(abs, 1, casting="safe"), ValueError, "'safe'"),

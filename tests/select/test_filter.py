@@ -52,6 +52,12 @@ def test_combine_takes_the_first_that_is_not_none(rows: list[list[Any]]) -> None
     assert identical(tk.combine(*rows), eqx.combine(*rows))
 
 
+@pytest.mark.parametrize("one", [(), ({},), ({}, {}), (1, None), ({"a": 1}, {"a": 2}), ([None], [None]), [[1], [None]]])
+def test_one_tree_is_combined_with_nothing(one: Any) -> None:
+    """Only a tuple as `partition` returns is a mistake."""
+    assert tk.combine(one) == one
+
+
 def test_what_is_kept_whole_by_is_leaf_is_combined_whole() -> None:
     tree, is_pair = [(1, 2), "x"], lambda x: x == (1, 2)
     assert tk.combine(*tk.partition(tree, is_pair, is_leaf=is_pair), is_leaf=is_pair) == tree

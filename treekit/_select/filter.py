@@ -9,7 +9,7 @@ import numpy as np
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import is_none, numbered
+from treekit._base.tree import is_mapping, is_none, numbered
 from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
 from treekit._compare.nodes import in_nodes_of
 from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
@@ -105,7 +105,12 @@ def partition(
     >>> partition([1, 2.5], lambda x: isinstance(x, int))
     ([1, None], [None, 2.5])
     """
-    keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
+    try:
+        keep, leaves, treedef = _decide(filter_spec, tree, is_leaf)
+    except ValueError as error:
+        if is_mapping(tree) and any(hasattr(x, "init") and hasattr(x, "update") for x in tree.values()):
+            error.add_note("The tree has gradient transformations: did you mean treekit.optax.partition?")
+        raise
     left: T = treedef.unflatten([x if k else replace for k, x in zip(keep, leaves, strict=True)])
     right: T = treedef.unflatten([replace if k else x for k, x in zip(keep, leaves, strict=True)])
     return left, right
@@ -124,6 +129,7 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
 
     Raises:
         ValueError: the trees differ in structure.
+        TypeError: the only argument is the pair that `partition` returns: write `combine(*pair)`.
 
     Source: the contract of `equinox.combine`.
 
@@ -135,11 +141,27 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
         return x is None or (is_leaf is not None and is_leaf(x))
 
     stop = is_none if is_leaf is None else none_or_leaf
+    if not rest and _are_parts(tree, stop):
+        raise TypeError(
+            "combine takes each part of a tree as an argument, found a tuple of them: write combine(*parts)"
+        )
     leaves, treedef = jtu.tree_flatten(tree, is_leaf=stop)
     for others in flatten_up_to_each(treedef, rest):
         leaves = [y if x is None else x for x, y in zip(leaves, others, strict=True)]
     out: T = treedef.unflatten(leaves)
     return out
+
+
+def _are_parts(tree: PyTree, is_leaf: LeafPredicate) -> bool:
+    """Whether a tree is a tuple as `partition` returns: of nodes of one structure, with one value for each leaf."""
+    kind: type[object] = tree.__class__
+    if kind is not tuple or len(tree) < 2:
+        return False
+    parts = [jtu.tree_flatten(x, is_leaf=is_leaf) for x in tree]
+    if len({treedef for _, treedef in parts}) > 1 or jtu.all_leaves(tree, is_leaf):
+        return False
+    values = [sum(x is not None for x in each) for each in zip(*(leaves for leaves, _ in parts), strict=True)]
+    return max(values, default=0) == 1
 
 
 def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:

@@ -77,7 +77,13 @@ class MaskSpec(TreeSpec):
 
 
 def _combine(operator: str, mask: MaskSpec, other: object) -> MaskSpec:
-    return Combined(operator, (mask, other)) if isinstance(other, MaskSpec) else NotImplemented
+    if not isinstance(other, MaskSpec):
+        by_name = f"path_mask({other!r})" if isinstance(other, str) else "path_mask(...)"
+        raise TypeError(
+            f"masks combine with masks only, found {mask!r} {operator} {describe_value(other)}: write mask {operator} "
+            f"{by_name}, or treekit.leaf_mask(f) for a predicate"
+        )
+    return Combined(operator, (mask, other))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

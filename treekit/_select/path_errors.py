@@ -12,6 +12,7 @@ from treekit._names.pattern_set import undecided
 from treekit._names.patterns import Pattern, is_match, may_match_below
 from treekit._select.advice import no_instance
 from treekit._select.walk import Found
+from treekit._text.describe import type_name
 from treekit._text.lists import nearest
 
 PatternOrClass: TypeAlias = Pattern | type[Any]
@@ -90,6 +91,12 @@ def _check_used(name: str, selectors: Sequence[PatternOrClass], found: Sequence[
     One that may select a leaf that is masked out is not an error.
     """
     leaves, nodes = [x for x in found if x.is_leaf], [x.node for x in found]
+    of_one_leaf = ""
+    if len(leaves) == len(found) == 1:
+        of_one_leaf = (
+            f". The tree is one leaf, {type_name(leaves[0].node)}: equinox.filter and jax.tree.map call a function "
+            f"with each leaf. {'Call it' if are_rows else 'Use treekit.filter, or call the mask'} with the whole tree"
+        )
     holes = [x for x in found if not x.is_leaf and (x.node is None or _is_masked_node(x.node))]
     for i, earlier in undecided(len(selectors), [x.selected_by for x in leaves]):
         selector = selectors[i]
@@ -99,7 +106,7 @@ def _check_used(name: str, selectors: Sequence[PatternOrClass], found: Sequence[
             advice = ""
             if is_nnx_module(selector):
                 advice = f". An nnx.state has variables, and no modules. {_find_names(selector, are_rows=are_rows)}"
-            raise ValueError(f"{name}: {no_instance(selector, nodes)}{advice}")
+            raise ValueError(f"{name}: {no_instance(selector, nodes)}{advice or of_one_leaf}")
         # A last row "**" is for whatever other rows leave, which may be nothing.
         is_default = selector == "**" and i == len(selectors) - 1
         if earlier and are_rows and not is_default:
@@ -110,10 +117,8 @@ def _check_used(name: str, selectors: Sequence[PatternOrClass], found: Sequence[
             )
         if not earlier and not isinstance(selector, type):
             text, names = pattern_text(selector), [x.name for x in leaves]
-            raise ValueError(
-                f"{name}: the pattern {text!r} matches no leaf. The nearest paths: {nearest(text, names)}. "
-                f"{must_match(selector, names)}"
-            )
+            advice = of_one_leaf or f". The nearest paths: {nearest(text, names)}. {must_match(selector, names)}"
+            raise ValueError(f"{name}: the pattern {text!r} matches no leaf{advice}")
 
 
 def _may_hide(hole: Found, i: int, selector: PatternOrClass) -> bool:

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from treekit._base.jax import jtu
+from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.pattern_errors import check_pattern_or_class
 from treekit._select.masks import MaskSpec
 from treekit._select.path_errors import PatternOrClass, check_found, written
 from treekit._select.tree_spec import TreeSpec
 from treekit._select.walk import Found, walk_matched
-from treekit._text.describe import check_bool
+from treekit._text.describe import check_bool, describe_value
 from treekit._text.lists import listed
 from treekit._trained.leaves import which_can_be_trained
 
@@ -82,14 +83,16 @@ def path_labels(table: Mapping[Any, Any], *, default: object = NoDefault, strict
         ValueError: a pattern is empty. The function raises one if a pattern or a class matches nothing, as in
             `path_mask`, or only what earlier ones match, which a last row "**" may; and, without a default, if nothing
             matches a floating-point or complex array. The message lists the paths.
-        TypeError: a pattern is neither a string, a compiled regular expression nor a class, or `strict` is not a bool.
-            The function raises one if it is called with a class.
+        TypeError: `table` is not a mapping, a pattern is neither a string, a compiled regular expression nor a class,
+            or `strict` is not a bool. The function raises one if it is called with a class.
 
     >>> import jax.numpy as jnp
     >>> params = {"encoder": {"w": jnp.ones(2)}, "head": {"w": jnp.ones(2), "b": jnp.ones(2)}}
     >>> path_labels({"encoder.**": "frozen", "**.b": "no decay"}, default="train")(params)
     {'encoder': {'w': 'frozen'}, 'head': {'b': 'no decay', 'w': 'train'}}
     """
+    if not is_mapping(table):
+        raise TypeError(f"path_labels takes a dict from patterns to labels, found {describe_value(table)}")
     rows = tuple((check_pattern_or_class(x), label) for x, label in table.items())
     return PathLabels(rows, default, check_bool("strict", strict))
 
