@@ -99,4 +99,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "the state dict of a donated array": Mistake(lambda: tk.to_state_dict({"a": deleted()}), ValueError, "at a "),
     "the state dict of two arrays of one name": Mistake(lambda: tk.to_state_dict(TWO_NAMES), ValueError, "a.b"),
+    # Options
+    "a dtype for cast": Mistake(graft_with(cast=jnp.bfloat16), TypeError, "cast must be True or False"),
+    "a word for strict": Mistake(lambda: unchecked(tk.graft)(NEW, OLD, strict="no"), TypeError, "strict must be"),
 }

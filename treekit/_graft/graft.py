@@ -20,7 +20,7 @@ from treekit._graft.strict import check_strict
 from treekit._graft.values import Refused, values_of
 from treekit._names.key_path import flatten_with_names
 from treekit._names.patterns import Pattern
-from treekit._text.describe import describe_value
+from treekit._text.describe import check_bool, describe_value
 from treekit._text.lists import listed
 
 T = TypeVar("T")
@@ -112,6 +112,8 @@ def graft(
     body.w  kept     f32[3,2] | f32[2,3] at encoder.w, converted
     """
     patterns = check_arguments(fresh, rename, convert, resize)
+    check_bool("cast", cast)
+    check_bool("strict", strict)
     ours, theirs = leaves_of(new), leaves_of(old, are_read=True)
     if bool(ours) != bool(theirs):
         side: str = "old" if ours else "new"
