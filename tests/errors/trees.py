@@ -22,6 +22,7 @@ MASK: Any = unchecked(tk.path_mask)
 TREE = {"layers": [Twig(1, 2), Twig(3, None)], "head": Point(Twig(5, 6), (7, {"left": 8}))}
 LINEAR: Any = eqx.nn.Linear
 MLP = eqx.nn.MLP(2, 2, 4, 1, key=jax.random.key(0))
+LAYERS = tk.tree_stack([LINEAR(2, 2, key=jax.random.key(i)) for i in range(2)])
 PARAMS = {"w": jnp.ones(2), "b": jnp.ones(3)}
 ARRAY: Any = jnp.ones(2)
 CYCLE: list[Any] = []
@@ -76,13 +77,18 @@ MISTAKES: dict[str, Mistake] = {
         TypeError,
         "lambda x, layer",
     ),
+    "init and xs of a scan the other way round": Mistake(
+        lambda: unchecked(tk.filter_scan)(lambda x, layer: (layer(x), None), LAYERS, jnp.ones((2, 2))),
+        TypeError,
+        "with the carry, Linear, and an entry of xs, f32[2]",
+    ),
     # tree_at and tree_find, by name and by class
     "the arguments in another order": Mistake(lambda: AT(MLP, "bias", None), TypeError, "MLP"),
     "a mask for where": Mistake(lambda: tk.tree_find(TREE, MASK("**.left")), TypeError, "PathMask"),
     "an empty list for where": Mistake(lambda: AT([], TREE, replace_fn=str), ValueError, "where"),
     "a name with a typo": Mistake(lambda: AT("layers.0.lfet", TREE, 0), ValueError, "layers.0.left"),
     "a class without instances": Mistake(lambda: AT(LINEAR, TREE, 0), ValueError, "Linear"),
-    "a class that was defined anew": Mistake(lambda: AT(cell(), cell()(1), 0), ValueError, "defined again"),
+    "a class that was defined again": Mistake(lambda: AT(cell(), cell()(1), 0), ValueError, "defined again"),
     "a regular expression for a part of a name": Mistake(
         lambda: AT(re.compile("left"), TREE, 0), ValueError, "part of head.x.left"
     ),
@@ -128,6 +134,10 @@ MISTAKES: dict[str, Mistake] = {
     # The replacements
     "both replace and replace_fn": Mistake(lambda: AT("head", TREE, 1, str), ValueError, "replace_fn"),
     "neither replace nor replace_fn": Mistake(lambda: AT("head", TREE), ValueError, "replace_fn"),
+    "a function for an array": Mistake(lambda: AT("layers.0.bias", MLP, jnp.zeros_like), TypeError, "layers.0.bias"),
+    "an array for a list": Mistake(
+        lambda: AT(["layers.0.bias", "layers.1.bias"], MLP, ARRAY), TypeError, "found f32[2]"
+    ),
     "one value for a list": Mistake(lambda: AT(["head"], TREE, 3), TypeError, "replace"),
     "too many values for a list": Mistake(lambda: AT(["head"], TREE, [0, 1]), ValueError, "2 values"),
     "too few values for a list": Mistake(lambda: AT(["head", "layers"], TREE, [0]), ValueError, "2 values"),
@@ -140,6 +150,7 @@ MISTAKES: dict[str, Mistake] = {
     # Other functions of trees
     "trees that differ": Mistake(lambda: assert_trees_same({"w": 1}, {"w": 2}), AssertionError, "w  value"),
     "tree_summary of a class": Mistake(lambda: tk.tree_summary(LINEAR), TypeError, "tree_summary(Linear"),
+    "a depth that is a word": Mistake(lambda: unchecked(tk.tree_summary)(TREE, depth="1"), TypeError, "depth must be"),
     "a negative depth": Mistake(lambda: tk.tree_summary(TREE, depth=-1), ValueError, "-1"),
     "a tree that contains itself": Mistake(lambda: tk.tree_summary(CYCLE), RecursionError, "0.0.0"),
     "tree_shared of a class": Mistake(lambda: tree_shared(LINEAR), TypeError, "tree_shared(Linear"),

@@ -16,7 +16,7 @@ from treekit._compare.differences import TreeDiff
 from treekit._compare.exact import PLAIN, exact_key
 from treekit._names.key_path import flatten_with_path, path_text
 from treekit._select.filter import combine, filter_arrays, partition
-from treekit._text.describe import describe, describe_value
+from treekit._text.describe import describe, describe_value, type_name
 
 Carry = TypeVar("Carry")
 X = TypeVar("X")
@@ -120,8 +120,8 @@ def filter_scan(
             )
         if isinstance(error, TypeError) and not jtu.all_leaves([f]):
             error.add_note(
-                f"f of filter_scan, of type {type(f).__name__}, was called with the carry and an entry of xs. To call "
-                "layers one after another, write lambda x, layer: (layer(x), None), and pass the layers as xs"
+                f"f of filter_scan is of type {type(f).__name__}. To call layers one after another, write "
+                "lambda x, layer: (layer(x), None), and pass the layers as xs"
             )
         raise
     return last.whole(), ys.whole()
@@ -196,7 +196,14 @@ def _body(get_f: Callable[[], Any], checkpoint: bool | Callable[..., Any]) -> An
 
 def _step(get_f: Callable[[], Any], carry: _Split, x: _Split) -> tuple[_Split, _Split]:
     """Call the function with whole trees, and check that only the values of arrays differ in the next carry."""
-    pair: Any = get_f()(carry.whole(), x.whole())
+    args = carry.whole(), x.whole()
+    try:
+        pair: Any = get_f()(*args)
+    except Exception as error:
+        error.add_note(
+            f"filter_scan called f with the carry, {type_name(args[0])}, and an entry of xs, {type_name(args[1])}"
+        )
+        raise
     kind: type[object] = pair.__class__
     if not (issubclass(kind, (tuple, list)) and len(pair) == 2):
         raise TypeError(

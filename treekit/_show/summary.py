@@ -154,6 +154,8 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
     ['a', 'b']
     """
     refuse_class(tree, "tree_summary")
+    if not (depth is None or hasattr(depth, "__index__")):
+        raise TypeError(f"depth must be an int or None, found {describe_value(depth)}")
     if depth is not None and operator.index(depth) < 0:
         raise ValueError(f"depth must not be negative, found {depth}")
     named, parts = _walk(tree, depth)
