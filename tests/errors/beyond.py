@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -284,6 +285,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "check_donation of a result": Mistake(
         lambda: unchecked(check_donation)(jnp.ones(2)), TypeError, "check_donation(step, params, state)"
+    ),
+    "check_donation of a model, with the step": Mistake(
+        lambda: check_donation(eqx.nn.Lambda(abs), abs), ValueError, "(f, *args)"
     ),
     "check_donation without an array": Mistake(lambda: check_donation(abs, 1.0), ValueError, "no array"),
     "a batch that is donated": Mistake(

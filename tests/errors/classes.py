@@ -115,6 +115,9 @@ MISTAKES: dict[str, Mistake] = {
     # Decorators
     "a node that is not a class": Mistake(lambda: node(WORD), TypeError, "'word'"),
     "an option that is not a bool": Mistake(lambda: unchecked(node)(eq="no"), TypeError, "'no'"),
+    "a default_factory that is an array": Mistake(
+        lambda: unchecked(field)(default_factory=ONES), TypeError, "default_factory must be"
+    ),
     "a static field to train": Mistake(lambda: field(static=True, trainable=False), TypeError, "trainable=False"),
     "a field to train that its metadata makes static": Mistake(
         lambda: field(metadata={"static": True}, trainable=False), TypeError, "trainable=False"
@@ -188,6 +191,7 @@ MISTAKES: dict[str, Mistake] = {
     "a factory of no node": Mistake(lambda: node_factory(lambda: None)(), TypeError, "NoneType"),
     "a factory of what overwrites its leaf": Mistake(lambda: node_factory(Overwrites)(1), TypeError, "leaf x"),
     "a pytree that breaks a law": Mistake(lambda: check_pytree({"a": Overwrites(1)}), LawsBroken, "int 42"),
+    "check_pytree of an array": Mistake(lambda: check_pytree(ONES), TypeError, "f32[2]"),
     "check_pytree of a class": Mistake(lambda: check_pytree(Layer), TypeError, "the class Layer"),
     # HashableArray
     "a hashable string": Mistake(lambda: HashableArray("abc"), TypeError, "<U3"),

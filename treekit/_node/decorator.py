@@ -16,7 +16,7 @@ from treekit._node.create import node_methods
 from treekit._node.creation import COPY, Creation
 from treekit._node.layout import register, rollback_on_error
 from treekit._node.replace import replace
-from treekit._text.describe import check_bool
+from treekit._text.describe import check_bool, describe_value
 
 T = TypeVar("T")
 
@@ -81,7 +81,8 @@ def field(
         A dataclass field.
 
     Raises:
-        TypeError: `static` is True and `trainable` False; or one of the options that are bools is not.
+        TypeError: `static` is True and `trainable` False; an option that is a bool is something else; or
+            `default_factory` is not a function.
 
     >>> from treekit import node
     >>> @node
@@ -93,6 +94,11 @@ def field(
     """
     for name, option in dict(init=init, repr=repr, static=static, copy=copy, trainable=trainable).items():
         check_bool(f"field: {name}", option)
+    if default_factory is not dataclasses.MISSING and not callable(default_factory):
+        raise TypeError(
+            "field: default_factory must be a function, called for each instance; found "
+            f"{describe_value(default_factory)}: write default_factory=lambda: ..."
+        )
     given = metadata or {}
     if (static or given.get("static") or not given.get("pytree_node", True)) and not trainable:
         raise TypeError("field(static=True, trainable=False): a static value is not a leaf, so it is never trained")

@@ -23,7 +23,8 @@ _union: Any = Union  # of a tuple of types, which `|` does not take
 def check_types(tree: object) -> None:
     """Check the fields of every node in a tree against the annotations of its class.
 
-    It checks treekit's nodes, Equinox modules, and all other dataclasses that are pytrees. A name in a shape, such as
+    It checks treekit's nodes, Equinox modules, and all other dataclasses that are pytrees. A tree without any of these
+    passes, such as a dict of arrays or a module of Flax NNX. A name in a shape, such as
     "n" in `Float[Array, "n"]`, is bound to one size in all fields of one node; `{self.n}` is an attribute of the node.
     An array of shape () satisfies `float`, `int` or `bool`, by its dtype. Annotations that cannot be checked at run
     time, such as the arguments of a `Callable`, pass.

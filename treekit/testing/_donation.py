@@ -50,7 +50,8 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
     named = OrderedDict(inspect.signature(f).bind(*args).arguments)
     names = [name for name, x in by_path(named).items() if is_jit_argument(x)]
     if not names:
-        raise ValueError("check_donation found no array in the arguments, so there is nothing to donate")
+        order = ". The arguments are (f, *args): are they in the right order?" if any(map(callable, args)) else ""
+        raise ValueError(f"check_donation found no array in the arguments, so there is nothing to donate{order}")
     run = _run(f, args)
     wrong: list[str] = []
     if run.unusable:

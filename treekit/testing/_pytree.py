@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from treekit._base.jax import jtu
+from treekit._base.predicates import is_array
 from treekit._base.types import PyTree
 from treekit._names.key_path import path_text
-from treekit._text.describe import describe_error, refuse_class
+from treekit._text.describe import describe, describe_error, refuse_class
 from treekit.testing._node_laws import NODE_LAWS, same_treedef
 from treekit.testing._violations import REGISTER, Violation, raise_violations
 
@@ -25,12 +26,17 @@ def check_pytree(example: PyTree) -> None:
 
     Raises:
         AssertionError: lists each broken law, what goes wrong because of it, and how to fix it.
-        TypeError: `example` is a class.
+        TypeError: `example` is a class or an array.
 
     >>> import jax.numpy as jnp
     >>> check_pytree({"w": jnp.ones(2), "b": None})
     """
     refuse_class(example, "check_pytree")
+    if is_array(example):
+        raise TypeError(
+            f"check_pytree takes a pytree that is a node, found {describe(example)}: an array is a leaf. Pass an "
+            "instance of a class, or a container of arrays"
+        )
     raise_violations(f"a pytree of class {type(example).__qualname__}", tree_laws(example))
 
 
