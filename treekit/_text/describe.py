@@ -169,8 +169,11 @@ def _from_difference(text: str, start: int) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Write the type and message of an error on one line. JAX names the key path in the second line of a message."""
-    text = " ".join(str(error).split())
+    """Write the type and message of an error on one line, without its full stop.
+
+    JAX names the key path in the second line of a message.
+    """
+    text = " ".join(str(error).split()).removesuffix(".")
     return shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
