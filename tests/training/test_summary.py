@@ -122,6 +122,7 @@ def split(a: Any, b: Any) -> Any:
 
 
 ASCENDS = "along the gradient, not against it: masked out?"
+GROWS = "grows without a gradient"
 DECAYED = {"body": True, "head": False, "scale": False}
 LATE = optax.join_schedules([optax.constant_schedule(0.0), optax.constant_schedule(0.5)], [5])
 # An optimizer, and the step, the decay and the note of the first two leaves and of the other two.
@@ -187,6 +188,16 @@ SEEN: dict[str, tuple[Callable[[], Any], Seen, Seen]] = {
     "decay alone": (
         lambda: split(tko.chain(tko.set_to_zero(), tko.add_decayed_weights(0.5), tko.scale(-1.0)), tko.sgd(0.5)),
         (0, 0.5, "0 in the first step"),
+        SGD,
+    ),
+    "decay after the optimizer": (
+        lambda: split(tko.chain(tko.sgd(0.5), tko.add_decayed_weights(0.25)), tko.sgd(0.5)),
+        (0.5, -0.25, GROWS),
+        SGD,
+    ),
+    "decay that is negative, in rounds": (
+        lambda: split(tko.MultiSteps(tko.adamw(0.5, weight_decay=-0.25), 2), tko.sgd(0.5)),
+        (0.5, -0.125, GROWS),
         SGD,
     ),
     "two rounds": (

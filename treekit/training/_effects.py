@@ -29,7 +29,8 @@ class Effect(NamedTuple):
     Attributes:
         step: the root mean square of what a gradient of ones adds to the update, with a minus if that goes along the
             gradient; None if it is unknown.
-        decay: the root mean square of the update without a gradient; None if it is unknown.
+        decay: the root mean square of the update without a gradient, with a minus if that goes away from zero; None if
+            it is unknown.
         note: a remark, or "".
     """
 
@@ -153,7 +154,7 @@ def _if_finite(x: Any) -> Any:
 
 
 def _sizes_of(update: Any, rest: Any) -> tuple[Any, Any]:
-    """Return the root mean square of `update - rest`, with a minus if it goes along a gradient of ones; and of `rest`.
+    """Return the root mean square of `update - rest` and of `rest`, with a minus for what makes a leaf of ones grow.
 
     Without a gradient, some optimizers divide 0 by 0, so what is not finite in `rest` counts as 0 in the difference.
     """
@@ -162,8 +163,12 @@ def _sizes_of(update: Any, rest: Any) -> tuple[Any, Any]:
     wide = jnp.complex64 if jnp.iscomplexobj(update) else jnp.float32
     update, rest = update.astype(wide), rest.astype(wide)
     step = update - jnp.nan_to_num(rest, nan=0, posinf=0, neginf=0)
-    size, rest_size = (jnp.sqrt(jnp.sum(jnp.abs(x) ** 2) / max(x.size, 1)) for x in (step, rest))
-    return jnp.where(jnp.sum(step.real) > 0, -size, size), rest_size
+    return _signed_size(step), _signed_size(rest)
+
+
+def _signed_size(x: Any) -> Any:
+    size = jnp.sqrt(jnp.sum(jnp.abs(x) ** 2) / max(x.size, 1))
+    return jnp.where(jnp.sum(x.real) > 0, -size, size)
 
 
 _sizes: Any = untyped.jit(_sizes_of)

@@ -117,6 +117,8 @@ def summary(
     with names_of_rows() as names:
         effects = find_effects(tx, ones, start, when)
     entries = map_state(start, ones)
+    if is_later:  # the sign of a momentum does not say whether the real params grow
+        effects = [x._replace(decay=x.decay and abs(x.decay)) for x in effects]
     # If a later state has copies of the real params, the decay is unknown, since it is measured with params of ones.
     if is_later and _copies_params(tx, params, entries):
         effects = [x if x.note == FROZEN else x._replace(decay=None) for x in effects]
@@ -144,9 +146,12 @@ def _rows(
             continue
         shape, dtype = (shape_of(x), str(dtype_of(resolve_array(x)))) if is_parameter(x) else ((), "")
         kind = describe(untyped.ShapeDtypeStruct(shape, dtype) if dtype else x)
-        note = DECLARED if frozen[i] else effect.note
+        notes = [DECLARED if frozen[i] else effect.note]
+        if effect.decay is not None and effect.decay < 0:
+            notes.append("grows without a gradient")
         if of_leaf := names.get(path_name(path), ()):
-            note = ", ".join(filter(None, [note, f"row{'s' * (len(of_leaf) > 1)} {', '.join(of_leaf)}"]))
+            notes.append(f"row{'s' * (len(of_leaf) > 1)} {', '.join(of_leaf)}")
+        note = ", ".join(filter(None, notes))
         state = tuple(arrays.get(i, ()))
         rows.append(Row(path_name(path), kind, shape, dtype, effect.step, effect.decay, state, note))
         keys.append(tuple(map(key_name, path)))

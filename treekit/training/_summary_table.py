@@ -31,10 +31,11 @@ class Row(NamedTuple):
             the learning rate, for most optimizers. It is negative if the update goes along the gradient instead of
             against it, and None if it is unknown: `note` then says why.
         decay: the root mean square of the update without a gradient, for a leaf of ones: in the first step, and with
-            `step=n`, the fraction that weight decay subtracts. None if it is unknown.
+            `step=n`, the fraction that weight decay subtracts. It is negative if the leaf grows instead, and None if it
+            is unknown. With `state` alone, it has no sign.
         state: the arrays in the state that belong to the leaf.
         note: such as "frozen", "trainable=False", "row head", of `param_groups`, "0 in the first step", "random",
-            "depends on the loss", or why the optimizer fails; "" if there is nothing to say.
+            "grows without a gradient", "depends on the loss", or why the optimizer fails; "" if there is nothing to say.
     """
 
     path: str
