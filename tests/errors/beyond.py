@@ -97,6 +97,14 @@ MISTAKES: dict[str, Mistake] = {
     "schedule_free inside a wrapper that changes its updates": Mistake(
         lambda: evaluated(optax.contrib.mechanize(FREE).init(PARAMS), PARAMS), ValueError, "MechanicState"
     ),
+    "an average of params of other keys": Mistake(
+        lambda: ANYTHING.incremental_update({"w": 1.0}, PARAMS, 0.5),
+        ValueError,
+        "old_tensors does not fit new_tensors",
+    ),
+    "a copy of params of other keys": Mistake(
+        lambda: ANYTHING.periodic_update({"w": 1.0}, PARAMS, 2, 2), ValueError, "old_tensors does not fit new_tensors"
+    ),
     "several step sizes": Mistake(
         lambda: ANYTHING.incremental_update(PARAMS, PARAMS, jnp.ones(2)), TypeError, "step_size"
     ),
@@ -111,6 +119,15 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a hyperparameter of a state without any": Mistake(
         lambda: set_hyperparams(OF_ADAM, learning_rate=0.1), ValueError, "inject_hyperparams"
+    ),
+    "a number for the hyperparameters": Mistake(
+        lambda: set_hyperparams(RATE, 0.1), TypeError, "set_hyperparams(state, learning_rate=0.1)"
+    ),
+    "a rate that is None": Mistake(
+        lambda: set_hyperparams(RATE, learning_rate=None), TypeError, "f32[], and cannot become None"
+    ),
+    "the hyperparameters of a model": Mistake(
+        lambda: training.get_hyperparams(eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))), TypeError, "found MLP"
     ),
     "a misspelt name": Mistake(lambda: set_hyperparams(RATE, learning_rat=0.1), ValueError, "'learning_rat'"),
     "a name for a key": Mistake(lambda: set_hyperparams([RATE], {"learning_rate": 1}), ValueError, "0.learning_rate"),
@@ -156,6 +173,9 @@ MISTAKES: dict[str, Mistake] = {
         "0.mu.b",
     ),
     # monitor, scale_by_tree and summary
+    "a measure without a name": Mistake(
+        lambda: monitor(optax.tree.norm), TypeError, "{'norm': optax.tree.norm}", MONITOR
+    ),
     "a measure of three arguments": Mistake(
         lambda: monitor({"norm": lambda x, y, z: 1.0}), TypeError, "'norm'", MONITOR
     ),
@@ -164,6 +184,9 @@ MISTAKES: dict[str, Mistake] = {
         ValueError,
         "'ratio'",
         MONITOR,
+    ),
+    "a pattern for the key of a rate": Mistake(
+        lambda: training.scale_by_tree({"**.b": 0.1}).init(PARAMS), ValueError, "path_labels({...}, default=1.0)"
     ),
     "a rate of a leaf that is a word": Mistake(
         lambda: training.scale_by_tree({"w": "fast", "b": 0.1}).init(PARAMS), TypeError, "rates.w"
@@ -257,6 +280,7 @@ MISTAKES: dict[str, Mistake] = {
     "the state for the params of summary": Mistake(
         lambda: training.summary(ADAM, {"opt": OF_ADAM}), TypeError, "opt.0"
     ),
+    "the step for the state of summary": Mistake(lambda: training.summary(ADAM, PARAMS, 100), TypeError, "step=100"),
     "a summary at a step that is not an int": Mistake(
         lambda: training.summary(ADAM, PARAMS, step=0.5), ValueError, "found 0.5"
     ),

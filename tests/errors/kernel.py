@@ -93,6 +93,7 @@ MISTAKES: dict[str, Mistake] = {
     "the arguments of apply_if_finite the other way round": Mistake(
         lambda: unchecked(OPTAX.apply_if_finite)(5, ADAM), TypeError, "max_consecutive_errors of apply_if_finite"
     ),
+    "fewer errors than none": Mistake(lambda: OPTAX.apply_if_finite(ADAM, -1), ValueError, "max_consecutive_errors"),
     "a chain of nothing": Mistake(lambda: tko.chain(), ValueError, "chain"),
     "a list of transformations": Mistake(
         lambda: OPTAX.chain([tko.clip(1.0), ADAM]), TypeError, "optax.chain(*transformations)"

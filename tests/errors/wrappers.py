@@ -53,8 +53,12 @@ def jitted(tx: Any, **extra: Any) -> Any:
     return jax.jit(lambda state: tx.update(PARAMS, state, PARAMS, **extra))(tx.init(PARAMS))
 
 
-def search(grad: Any) -> Any:
-    return LBFGS.update(PARAMS, LBFGS.init(PARAMS), PARAMS, value=1.0, grad=grad, value_fn=lambda p: p["w"].sum())
+def loss(params: Any) -> Any:
+    return params["w"].sum()
+
+
+def search(grad: Any, value: Any = 1.0, value_fn: Any = loss) -> Any:
+    return LBFGS.update(PARAMS, LBFGS.init(PARAMS), PARAMS, value=value, grad=grad, value_fn=value_fn)
 
 
 def gathers(*rates: Any) -> Any:
@@ -109,6 +113,9 @@ MISTAKES: dict[str, Mistake] = {
         ValueError,
         "bias is 'deacy'",
     ),
+    "None for a label": Mistake(
+        lambda: unchecked(tko.partition)({"train": SGD, "freeze": None}, "train"), TypeError, "optax.set_to_zero()"
+    ),
     "a function that makes transformations for a label": Mistake(
         lambda: unchecked(tko.partition)({"train": SGD, "freeze": tko.set_to_zero}, "train"),
         TypeError,
@@ -134,6 +141,14 @@ MISTAKES: dict[str, Mistake] = {
     "a schedule of rates for steps": Mistake(lambda: rounds(lambda count: 2.5), TypeError, "every_k_schedule"),
     "gradients of another shape than before": Mistake(
         lambda: ROUNDS.update({"bias": jnp.ones(3)}, ROUNDS.init({"bias": jnp.ones(2)})), StateError, "acc_grads.bias"
+    ),
+    "a bool for a function that skips": Mistake(
+        lambda: unchecked(tko.MultiSteps.__init__)(ROUNDS, SGD, 2, should_skip_update_fn=True),
+        TypeError,
+        "optax.skip_not_finite; found True",
+    ),
+    "whether to skip, without a state": Mistake(
+        lambda: rounds(should_skip_update_fn=lambda *_: jnp.array(True)), TypeError, "returns (skip, state)"
     ),
     "whether to skip each element": Mistake(
         lambda: rounds(should_skip_update_fn=lambda *_: (jnp.ones(3), ())), ValueError, "(3,)"
@@ -212,6 +227,16 @@ MISTAKES: dict[str, Mistake] = {
         "memory_size=3",
     ),
     "an argument grad of other keys": Mistake(lambda: search({"w": PARAMS["w"]}), ValueError, "bias"),
+    "value and grad swapped": Mistake(
+        lambda: search(jnp.ones(()), PARAMS), ValueError, "the argument grad f32[]. Are value and grad swapped?"
+    ),
+    "an argument value that is None": Mistake(lambda: search(PARAMS, None), TypeError, "value must"),
+    "a value for value_fn": Mistake(
+        lambda: search(PARAMS, 1.0, jnp.ones(())), TypeError, "value_fn must be a function, found f32[]"
+    ),
+    "a value_fn that returns its gradient too": Mistake(
+        lambda: search(PARAMS, 1.0, jax.value_and_grad(loss)), TypeError, "value_fn must return a real number"
+    ),
     "an argument grad that is None": Mistake(lambda: search(None), ValueError, "argument grad"),
     "an argument grad of another shape": Mistake(
         lambda: search({**PARAMS, "bias": jnp.ones((1, 2))}), ValueError, "bias"

@@ -112,7 +112,14 @@ def cast_tree_like(
     return dtype_preserving_tree_map(take, like, tree, is_leaf=is_leaf, casting=casting)
 
 
-def check_shapes(like: PyTree, tree: PyTree, is_leaf: LeafPredicate | None = None, *, broadcast: bool = False) -> None:
+def check_shapes(
+    like: PyTree,
+    tree: PyTree,
+    is_leaf: LeafPredicate | None = None,
+    *,
+    broadcast: bool = False,
+    names: tuple[str, str] = ("tree", "rest[0]"),
+) -> None:
     """Raise a ValueError if a leaf of `tree` has another shape than the leaf of `like`; the message names the key path.
 
     Args:
@@ -120,9 +127,10 @@ def check_shapes(like: PyTree, tree: PyTree, is_leaf: LeafPredicate | None = Non
         tree: any tree.
         is_leaf: as in `jax.tree.map`.
         broadcast: also allow shapes that can be broadcast to those of `like`.
+        names: what the caller calls the two trees.
     """
     leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
-    for i, pair in enumerate(zip(leaves, *flatten_up_to_each(treedef, [tree]), strict=True)):
+    for i, pair in enumerate(zip(leaves, *flatten_up_to_each(treedef, [tree], names), strict=True)):
         want, have = map(_shape, pair)
         if want is None or have is None or want == have or (broadcast and can_be_broadcast(have, want)):
             continue

@@ -40,8 +40,10 @@ def flatten_up_to(treedef: PyTreeDef, tree: PyTree) -> list[Any]:
     return parts
 
 
-def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list[Any]]:
-    """Flatten each of `rest` up to `treedef`; raise a ValueError that says which of them does not fit."""
+def flatten_up_to_each(
+    treedef: PyTreeDef, rest: Iterable[Any], names: tuple[str, str] = ("tree", "rest[{}]")
+) -> Iterator[list[Any]]:
+    """Flatten each of `rest` up to `treedef`; raise a ValueError that says which of them does not fit, by `names`."""
     for i, tree in enumerate(rest):
         try:
             # JAX's own function is faster. Its error may not copy arrays from their devices.
@@ -51,7 +53,7 @@ def flatten_up_to_each(treedef: PyTreeDef, rest: Iterable[Any]) -> Iterator[list
             try:
                 parts = flatten_up_to(treedef, tree)
             except ValueError as error:
-                raise prefix_mismatch("tree", treedef, tree, error, f"rest[{i}]") from None
+                raise prefix_mismatch(names[0], treedef, tree, error, names[1].format(i)) from None
         yield parts
 
 

@@ -16,7 +16,7 @@ from treekit._base.states import is_known_state
 from treekit._base.tree import has_node, is_mapping, numbered
 from treekit._base.types import KeyPath, OptState, TransformationLike
 from treekit._names.key_path import path_name
-from treekit._text.describe import describe, describe_value
+from treekit._text.describe import describe, describe_value, type_name
 from treekit._text.lists import nearest
 from treekit.optax._wrappers.tree_set import cast_into, fits
 
@@ -50,6 +50,9 @@ def get_hyperparams(state: OptState) -> dict[str, Any]:
         Copies of the arrays by key, in the order of the state; empty if nothing was injected. Under a schedule, a value
         is the one that the last update used, or, before the first update, the one that it will use.
 
+    Raises:
+        TypeError: `state` is an optimizer or a model.
+
     >>> from treekit import optax
     >>> optimizer = optax.chain(optax.clip(1.0), optax.inject_hyperparams(optax.sgd)(0.1))
     >>> get_hyperparams(optimizer.init({"w": 0.0}))
@@ -76,7 +79,8 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         ValueError: no hyperparameter has this key or name (the message lists the nearest ones); it follows a
             schedule, which would overwrite the value in the next update; or, outside of jit, a value is NaN.
         TypeError: a value is not a number, has another shape, or cannot be represented (a float for an int, or an int
-            that the dtype cannot hold exactly); or `state` is an `nnx.Optimizer`, of which this would change a copy.
+            that the dtype cannot hold exactly); `values` is not a dict; or `state` is an optimizer, a model or an
+            `nnx.Optimizer`, of which this would change a copy.
 
     >>> from treekit import optax
     >>> optimizer = optax.inject_hyperparams(optax.sgd)(0.1)
@@ -88,6 +92,11 @@ def set_hyperparams(state: S, values: Mapping[str, Any] | None = None, /, **by_n
         raise TypeError(
             "set_hyperparams returns a new state, and found an nnx.Optimizer, which would keep its own: write "
             "optimizer.opt_state = set_hyperparams(optimizer.opt_state, ...)"
+        )
+    if values is not None and not is_mapping(values):
+        raise TypeError(
+            f"values must be a dict by key, found {describe_value(values)}; for one by name: "
+            "set_hyperparams(state, learning_rate=0.1)"
         )
     leaves, treedef = jtu.tree_flatten(state)
     places = find_hyperparams(state)
@@ -132,6 +141,8 @@ def find_hyperparams(state: OptState) -> dict[str, Hyperparam]:
 
     tree, number_of = numbered(treedef)
     places = list(find((), tree))
+    if callable(state) and not has_classes and not places:  # a model
+        raise TypeError(f"expected the state of an optimizer, found {type_name(state)}")
     keys = [path_name(x.path) for x in places]
     if len(set(keys)) < len(keys):  # one label is 1, another is "1"
         keys = [jtu.keystr(x.path) for x in places]
@@ -171,7 +182,12 @@ def _like(old: Any, value: Any, key: str) -> Any:
         raise ValueError(f"{key} must be a number, found {describe_value(value)}: each update would be NaN")
     is_wrong_bool = isinstance(value, bool) and dtype_of(old) != jnp.bool_
     try:
-        if is_wrong_bool or np.shape(value) not in ((), np.shape(old)) or not fits(value, dtype_of(old)):
+        if (
+            value is None
+            or is_wrong_bool
+            or np.shape(value) not in ((), np.shape(old))
+            or not fits(value, dtype_of(old))
+        ):
             raise TypeError
         return cast_into(old, value)
     except (TypeError, OverflowError):

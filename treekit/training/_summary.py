@@ -74,7 +74,8 @@ def summary(
         class that is not a pytree.
 
     Raises:
-        TypeError: `optimizer` is not a transformation; or `params` has the state of an optimizer.
+        TypeError: `optimizer` is not a transformation; or `params` has the state of an optimizer; or `state`
+            is a number.
         ValueError: `step` is not an int from 0 to 2**30; or, with `step`, `state` has hyperparameters that the
             optimizer does not have.
 
@@ -102,6 +103,8 @@ def summary(
                 f"summary(optimizer, params, state): params must be the params, or a model, found {type(x).__name__} "
                 f"at {path_text(path)}: the state of an optimizer"
             )
+    if isinstance(state, (int, float)):
+        raise TypeError(f"state must be the state of an optimizer, found {state}; for a step: step={state}")
     if step is not None:
         _check_step(step)
     if state is not None:

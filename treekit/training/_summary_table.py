@@ -34,8 +34,9 @@ class Row(NamedTuple):
             `step=n`, the fraction that weight decay subtracts. It is negative if the leaf grows instead, and None if it
             is unknown. With `state` alone, it has no sign.
         state: the arrays in the state that belong to the leaf.
-        note: such as "frozen", "trainable=False", "row head", of `param_groups`, "0 in the first step", "random",
-            "grows without a gradient", "depends on the loss", or why the optimizer fails; "" if there is nothing to say.
+        note: such as "frozen", "trainable=False", "row head", of `param_groups`, "0 in the first step",
+            "grows without a gradient", "random", "depends on the loss", or why the optimizer fails; "" if there is
+            nothing to say.
     """
 
     path: str

@@ -104,10 +104,13 @@ def core_of(tx: object, name: str = "") -> Core:
         return made or optax.GradientTransformationExtraArgs(given.init, given.update)
     if not _is_transformation(tx):
         where = name and f" for {name}"
-        raise TypeError(
-            f"expected a gradient transformation{where}, found {describe_value(tx)}. Are the arguments in the right "
-            "order? Pass optax.adam(1e-3), not optax.adam; and chain several, with optax.chain(*transformations)"
+        advice = (
+            "Are the arguments in the right order? Pass optax.adam(1e-3), not optax.adam; and chain several, with "
+            "optax.chain(*transformations)"
         )
+        if tx is None:
+            advice = "To freeze, pass optax.set_to_zero(); to leave updates as they are, optax.identity()"
+        raise TypeError(f"expected a gradient transformation{where}, found {describe_value(tx)}. {advice}")
     return optax.with_extra_args_support(given)
 
 

@@ -7,7 +7,7 @@ import optax
 
 from treekit._base.dtype import cast_like, promoted_dtype, strengthen, strengthen_all
 from treekit._base.jax import jnp, jtu, lax, untyped, varying_axes
-from treekit._base.predicates import is_narrow
+from treekit._base.predicates import is_narrow, is_traced
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
@@ -40,6 +40,7 @@ def apply_if_finite(
 
     Raises:
         TypeError: `inner` is not a transformation.
+        ValueError: `max_consecutive_errors` is negative.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -49,6 +50,8 @@ def apply_if_finite(
     (Array([0., 0.], dtype=float32), Array(1, dtype=int32))
     """
     check_numbers_of(apply_if_finite, inner, max_consecutive_errors)
+    if not is_traced(max_consecutive_errors) and max_consecutive_errors < 0:
+        raise ValueError(f"max_consecutive_errors must be at least 0, found {max_consecutive_errors}")
     inner_init, update_if = core_of(inner).init, _conditional(preserving(core_of(inner)), zero_update)
 
     def init(params: Params) -> optax.ApplyIfFiniteState:

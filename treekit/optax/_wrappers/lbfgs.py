@@ -1,5 +1,6 @@
 """`lbfgs`, and `value_and_grad_from_state`, which reads the value and gradient that its line search stored."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -8,8 +9,11 @@ import optax
 from treekit._arrays.map import cast_tree_like, check_shapes
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.predicates import is_real_number
 from treekit._base.tree import filled, is_none
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._compare.prefix import updates_mismatch
+from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.trained import trained
@@ -46,7 +50,8 @@ def lbfgs(
     Raises:
         ValueError: raised by `update` without the params, or if a line search reads `grad` and it does not fit them.
         StateError: raised by `update` for a state of another `memory_size`.
-        TypeError: `linesearch` is not a transformation.
+        TypeError: `linesearch` is not a transformation; or, raised by `update` with a line search, `value` or the
+            result of `value_fn` is not a real number of shape (), or `value_fn` is not a function.
 
     Source: algorithms 7.4 and 7.5 of Nocedal and Wright, Numerical Optimization.
 
@@ -84,18 +89,42 @@ def _checked(tx: Core, memory_size: int, *, reads_grad: bool) -> Core:
                     f"the state has a memory of {memory.weights_memory.size} updates, and this optimizer has "
                     f"memory_size={memory_size}. Make it again with init, or keep memory_size"
                 )
-        if reads_grad and "grad" in extra:
-            _check_grad(extra["grad"], params)
+        if reads_grad:
+            extra = _check_extra_args(extra, params)
         return inner_update(cast_tree_like(params, updates), state, params, **extra)
 
     return Core(inner_init, update)
 
 
+def _check_extra_args(extra: dict[str, Any], params: Params) -> dict[str, Any]:
+    """Check what a line search reads, if it is there; return it with a `value_fn` that checks its result."""
+    if "grad" in extra:
+        _check_grad(extra["grad"], params)
+    if "value" in extra and not is_real_number(extra["value"]):
+        raise TypeError(f"value must be a real number of shape (), found {describe_value(extra['value'])}")
+    if "value_fn" not in extra:
+        return extra
+    value_fn = extra["value_fn"]
+    if not callable(value_fn):
+        raise TypeError(f"value_fn must be a function, found {describe_value(value_fn)}")
+
+    @functools.wraps(value_fn)  # line searches inspect the names of its arguments
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        value = value_fn(*args, **kwargs)
+        if not is_real_number(value):
+            raise TypeError(f"value_fn must return a real number of shape (), and returned {describe_value(value)}")
+        return value
+
+    return {**extra, "value_fn": checked}
+
+
 def _check_grad(grad: Updates, params: Params) -> None:
     try:
-        check_shapes(params, grad)
+        check_shapes(params, grad, names=("params", "argument grad"))
     except ValueError as error:
-        raise ValueError(f"the argument grad of update does not fit the params: {error}") from None
+        where = updates_mismatch(jtu.tree_structure(params), grad, "argument grad") or error
+        hint = ". Are value and grad swapped?" if is_real_number(grad) else ""
+        raise ValueError(f"the argument grad of update does not fit the params: {where}{hint}") from None
 
 
 def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:

@@ -11,6 +11,7 @@ import optax
 from treekit._base.flax import has_variables, is_nnx_state, values_of_variables
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_array, is_traced
+from treekit._base.tree import is_mapping
 from treekit._base.types import Labels, Mask, Params, PyTree
 from treekit._names.key_path import path_name, path_text
 from treekit._select.spec import FittedSpec, fit_spec
@@ -41,6 +42,8 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
         hint += ". A label is one of the keys of transforms"
     elif patterns := [x for x in jtu.tree_leaves(spec) if isinstance(x, str)]:
         hint = f"To select by key path, write {name}=treekit.path_mask({', '.join(map(repr, patterns))})"
+    elif name == "rates" and is_mapping(spec) and any("*" in str(key) for key in spec):
+        hint = "To select by key path, write rates=treekit.path_labels({...}, default=1.0)"
     asked = as_passed(params)
     refusal = NOT_PASSED if asked is None and params is not None else ""
     fitted = fit_spec(

@@ -6,6 +6,7 @@ from typing import Any
 
 import optax
 
+from treekit._base.tree import is_mapping
 from treekit._base.types import Params, Updates
 from treekit._text.describe import count, describe_value
 from treekit.optax._kernel.boundary import at_boundary
@@ -29,7 +30,7 @@ def monitor(measures: Measures) -> GradientTransformation[MonitorState]:
         A transformation that does not change the updates; its state is an `optax.MonitorState`.
 
     Raises:
-        TypeError: a measure takes no argument, or requires more than two.
+        TypeError: `measures` is not a dict; or a measure takes no argument, or requires more than two.
         ValueError: raised by `update` without the params, if a measure needs them.
 
     >>> import jax
@@ -43,6 +44,10 @@ def monitor(measures: Measures) -> GradientTransformation[MonitorState]:
     >>> optax.tree.get(state, "norm"), optax.tree.get(state, "ratio")
     (Array(2.5, dtype=float32), {'w': Array(0.5, dtype=float32)})
     """
+    if not is_mapping(measures):
+        raise TypeError(
+            f"measures must be a dict by name, found {describe_value(measures)}: monitor({{'norm': optax.tree.norm}})"
+        )
     tx = optax.monitor({name: _as_in_optax(name, measure) for name, measure in measures.items()})
 
     def init(params: Params) -> MonitorState:

@@ -18,7 +18,7 @@ from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.taken import is_taken
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._kernel.types import U
-from treekit.optax._wrappers.rounds import Rounds, WeightedMultiStepsState, is_int
+from treekit.optax._wrappers.rounds import SKIPS, Rounds, WeightedMultiStepsState, is_int
 from treekit.optax._wrappers.state_values import states_in
 
 if TYPE_CHECKING:  # `pyright --verifytypes` does not know classes whose base is in a package without py.typed
@@ -60,7 +60,7 @@ class MultiSteps(Generic[StepsState], _Base):
 
     Raises:
         ValueError: `every_k_schedule` is less than 1.
-        TypeError: `opt` is not a transformation.
+        TypeError: `opt` is not a transformation, or `should_skip_update_fn` not a function.
 
     >>> import jax.numpy as jnp
     >>> import optax
@@ -90,6 +90,8 @@ class MultiSteps(Generic[StepsState], _Base):
                 "every_k_schedule must be an int of at least 1 and below 2**31, or a function, found "
                 f"{describe_value(k)}. MultiSteps takes (optimizer, k), in this order"
             )
+        if should_skip_update_fn is not None and not callable(should_skip_update_fn):
+            raise TypeError(f"{SKIPS}; found {describe_value(should_skip_update_fn)}")
         dtype = None if accumulator_dtype is None else jnp.dtype(accumulator_dtype)
         self._opt = at_boundary(opt)  # what the user asks for
         inner, every_k = preserving(core_of(opt)), k if callable(k) else int(k)  # what runs
@@ -128,7 +130,7 @@ class MultiSteps(Generic[StepsState], _Base):
 
         Raises:
             ValueError, TypeError: `every_k_schedule` does not return an int of at least 1; or `should_skip_update_fn`
-                does not return a bool array of shape (); or there is a `weight` that nothing takes.
+                does not return a bool array of shape () and a state; or there is a `weight` that nothing takes.
         """
         self._check_weight_is_taken(state, extra_args)
         new_updates, new_state = self._tx.update(updates, state, params, **extra_args)

@@ -51,6 +51,11 @@ class WeightedMultiStepsState(NamedTuple):
 
 declare(WeightedMultiStepsState, known(optax.MultiStepsState))
 
+SKIPS = (
+    "should_skip_update_fn must be a function of (updates, gradient_step, params) that returns (skip, state), such as "
+    "optax.skip_not_finite"
+)
+
 MULTI_STEPS_STATES = (optax.MultiStepsState, WeightedMultiStepsState)
 
 
@@ -145,7 +150,11 @@ class Rounds:
     def _skip(self, updates: Updates, gradient_step: object, params: Params) -> tuple[Any, Any]:
         if self.should_skip is None:
             return jnp.array(False), ()
-        skip, skip_state = self.should_skip(updates, gradient_step, params)
+        result = self.should_skip(updates, gradient_step, params)
+        try:
+            skip, skip_state = result
+        except (TypeError, ValueError):
+            raise TypeError(f"{SKIPS}; it returned {describe_value(result)}") from None
         if (dtype_of(skip), jnp.shape(skip)) != (jnp.bool_, ()):
             raise ValueError(
                 "The `should_skip_update_fn` function should return a boolean scalar array, but it returned an array "

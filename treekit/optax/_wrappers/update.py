@@ -18,6 +18,8 @@ from treekit._trained.declared import declared_frozen
 
 T = TypeVar("T")
 
+_NAMES = ("old_tensors", "new_tensors")
+
 
 def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> T:
     """Take a step of Polyak averaging, `step_size * new + (1 - step_size) * old`, preserving the dtypes of the average.
@@ -63,7 +65,8 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
 
     if not is_real_number(step_size):
         raise TypeError(f"step_size must be a real number of shape (), found {describe_value(step_size)}")
-    check_shapes(jtu.tree_map(_none_for_number, old_tensors, is_leaf=is_none), new_tensors, is_leaf=is_none)
+    olds = jtu.tree_map(_none_for_number, old_tensors, is_leaf=is_none)
+    check_shapes(olds, new_tensors, is_leaf=is_none, names=_NAMES)
     news, treedef = jtu.tree_flatten(new_tensors, is_leaf=is_none)
     olds, frozen = treedef.flatten_up_to(old_tensors), declared_frozen(new_tensors, is_none)
     out: T = treedef.unflatten(map(average, news, olds, frozen))
@@ -127,7 +130,7 @@ def periodic_update(new_tensors: PyTree, old_tensors: T, steps: ArrayLike, updat
         return new if same_number else jnp.where(renew, new, old)
 
     new, old = (jtu.tree_map(resolve_array, tree, is_leaf=is_none) for tree in (new_tensors, old_tensors))
+    check_shapes(old, new, is_leaf=is_none, names=_NAMES)
     new = cast_tree_like(old, new, is_leaf=is_none)
-    check_shapes(old, new, is_leaf=is_none)
     out: T = jtu.tree_map(choose, new, old, is_leaf=is_none)
     return out
