@@ -51,7 +51,7 @@ def rebuilt(tree: PyTree) -> Any:
 
 
 def filled(tree: PyTree, others: PyTree) -> Any:
-    """Return a tree with what another has in the place of each None."""
+    """Return a tree with what another has instead of each None."""
     return jtu.tree_map(_first, tree, others, is_leaf=is_none)
 
 

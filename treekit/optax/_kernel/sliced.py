@@ -69,7 +69,7 @@ def pick(indices: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
 
 
 def place(leaves: list[Any], indices: Sequence[int], new: Sequence[Any]) -> None:
-    """Put new leaves in the place of those with these indices."""
+    """Put new leaves instead of those with these indices."""
     for i, x in zip(indices, new, strict=True):
         leaves[i] = x
 
