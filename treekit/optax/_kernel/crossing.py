@@ -142,8 +142,8 @@ def _gradients_of(flat: Flat, updates: Updates, has_params: bool) -> list[Any]:
         parts = flatten_updates(flat.treedef, updates)
     except ValueError as error:
         of_nnx = has_node(updates, is_nnx_state) and has_node(flat.tree, is_nnx_module)
-        pair: Any = updates
-        is_pair = type(pair) is tuple and len(pair) == 2
+        cls: Any = updates.__class__
+        is_pair = cls is tuple and len(updates) == 2
         raise ValueError(
             f"{error}. update takes (updates, state, params), in this order, and updates have the structure of the "
             "params"
