@@ -119,6 +119,7 @@ NEEDS = {
     "while_training": ["optax.monitor"],
     "from_flax": ["flax>=0.12", "optax.selective_transform"],
     **{page: ["optax.selective_transform"] for page in FREEZING},
+    "whole_program": ["flax>=0.12"],
     "finetune": ["flax.nnx", "magika", "onnx"],
 }
 WITH_CODE = [
