@@ -81,8 +81,8 @@ def tree_at(
             nodes, and you passed `replace`; a function returns something that is not a node of the tree, such as a
             static field, the same node twice, or one of several None; it depends on the leaves; `replace` has another
             length; or you passed both or neither of `replace` and `replace_fn`.
-        TypeError: `where` is or returns a sequence, and `replace` is not one, but perhaps an array; `replace` is a
-            function, and what is selected an array; or `where` or `strict` is something else.
+        TypeError: `where` is or returns a sequence, and `replace` is not one (an array is not); `replace` is a
+            function, and what is selected is an array; or `where` or `strict` is something else.
 
     Source: the contract of `equinox.tree_at`, for functions.
 
