@@ -68,3 +68,10 @@ def test_apply_gradients_takes_a_step_of_the_pair() -> None:
     updates, _ = tx.update(grads, state, params)
     new, _ = training.apply_gradients(tx, grads, state, params)
     assert_trees_same(new, tko.apply_updates(params, updates))
+
+
+def test_its_state_can_be_mapped() -> None:
+    """Optax finds what is like the params by a placeholder for them."""
+    tx, params = tko.lookahead(tko.adam(0.1), 1, 0.5), optax.LookaheadParams.init_synced({"w": jnp.ones(2)})
+    state: Any = optax.tree.map_params(tx, lambda x: x + 1, tx.init(params))
+    assert state.fast_state[0].mu["w"].tolist() == [1.0, 1.0]

@@ -7,6 +7,7 @@ import optax
 from treekit._base.jax import jnp, jtu
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.trained import trained
 
 
@@ -54,7 +55,7 @@ def lookahead(
     )
 
     def init(params: Any) -> Any:
-        if not isinstance(params, optax.LookaheadParams):
+        if not (isinstance(params, optax.LookaheadParams) or is_params_placeholder(params)):
             raise TypeError(
                 "the params of lookahead must be optax.LookaheadParams.init_synced(params), and its updates the "
                 f"gradients of params.fast, found {type(params).__qualname__}"
