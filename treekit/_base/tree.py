@@ -50,7 +50,7 @@ def rebuilt(tree: PyTree) -> Any:
     return treedef.unflatten(leaves)
 
 
-def filled(tree: PyTree, others: PyTree) -> Any:
+def fill_none(tree: PyTree, others: PyTree) -> Any:
     """Return a tree with what another has instead of each None."""
     return jtu.tree_map(_first, tree, others, is_leaf=is_none)
 

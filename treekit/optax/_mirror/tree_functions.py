@@ -13,7 +13,7 @@ import optax
 from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_inexact_parameter, is_parameter
-from treekit._base.tree import filled, is_none
+from treekit._base.tree import fill_none, is_none
 from treekit._trained.declared import declared_frozen
 from treekit.optax._wrappers.releases import existing
 
@@ -95,7 +95,7 @@ def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
         result: Any = f(*bound.args, **bound.kwargs)
         structure = jtu.tree_structure(result)
         return next(
-            (filled(result, others) for kept, others in left_out if kept == structure),
+            (fill_none(result, others) for kept, others in left_out if kept == structure),
             result,
         )
 

@@ -10,7 +10,7 @@ from treekit._arrays.map import cast_tree_like, check_shapes
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_real_number
-from treekit._base.tree import filled, is_none
+from treekit._base.tree import fill_none, is_none
 from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
 from treekit._compare.prefix import updates_mismatch
 from treekit._text.describe import describe_value
@@ -160,7 +160,7 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
         inside = trained(params)
 
         def fn(inside: Params) -> Any:
-            return value_fn(filled(inside, params), *args, **kwargs)
+            return value_fn(fill_none(inside, params), *args, **kwargs)
 
         def compute(like: PyTree) -> tuple[Any, Any]:
             new_value, new_grad = untyped.value_and_grad(fn)(inside)

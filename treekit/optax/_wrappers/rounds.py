@@ -131,7 +131,7 @@ class Rounds:
         sum_before = jnp.where(mini_step == 0, 0, strengthen(state.weight_sum)) if self.weighted else mini_step
         sum_before = sum_before.astype(weight.dtype)
         weight_sum = sum_before + weight
-        # If all weights are 0, there is no step. If their sum is NaN, there is one, so that the NaN shows.
+        # If all weights are 0, the round takes no step. If their sum is NaN, it takes one, and the update is NaN too.
         should_step = jnp.logical_and(is_last, weight_sum != 0) if self.weighted else is_last
 
         next_step = jnp.where(is_last, 0, optax.safe_increment(mini_step))
