@@ -2,7 +2,8 @@
 
 - `select`: on which leaves does it run? `masks_and_labels`: which leaves do a mask and labels mean?
 - `multi_steps`, `conditional`: does this step run, or is it held? `rounds`: how does a step count in its round?
-  `in_place`: in which memory does it run?
+  `in_place`: where are the updates of a round? `run_if`: how is a step held under `jit`? `traced`: how is it traced
+  only once?
 - `parameters`: what does a parameter of a factory say? `call`: what does Optax understand of its arguments, such as
   a link of a `chain`?
 - `inject`: hyperparameters in the state; `kinds`: is an argument a number, a schedule, or passed on?

@@ -25,7 +25,8 @@ from treekit._names.key_path import leaf_path_text
 from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.known_states import declare, known
 from treekit.optax._kernel.transformation import Core
-from treekit.optax._wrappers.in_place import computed_once, run_step_if
+from treekit.optax._wrappers.in_place import run_step_if
+from treekit.optax._wrappers.run_if import computed_once
 
 
 class WeightedMultiStepsState(NamedTuple):
