@@ -152,8 +152,10 @@ USERS: dict[str, tuple[str, ...]] = {
     "treekit.training._round": tuple(f"treekit/training/_{name}.py" for name in ("effects", "frozen", "summary")),
     "treekit.training._hyperparams": ("treekit/training/__init__.py", "treekit/training/_summary.py"),
     "treekit.training._summary_table": ("treekit/training/_summary.py",),
-    "treekit.training._row_names": ("treekit/training/_groups_core.py", "treekit/training/_summary.py"),
+    "treekit.training._row_names": ("treekit/training/_groups_of_leaves.py", "treekit/training/_summary.py"),
     "treekit.training._groups_core": ("treekit/training/_groups.py",),
+    "treekit.training._groups_leafwise": ("treekit/training/_groups.py",),
+    "treekit.training._groups_of_leaves": ("treekit/training/_groups_core.py",),
     "treekit.training._groups_table": ("treekit/training/__init__.py", "treekit/training/_groups"),
 }
 

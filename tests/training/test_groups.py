@@ -22,7 +22,7 @@ from treekit import optax as tko
 from treekit import testing, training
 from treekit.optax._wrappers.parameters import read_signature
 from treekit.training import param_groups, times
-from treekit.training._groups_table import _LEAFWISE
+from treekit.training._groups_leafwise import _LEAFWISE
 
 SCHEDULE = optax.linear_schedule(0.1, 0.0, 10)
 TABLE: dict[Any, Any] = {

@@ -2,7 +2,14 @@
 
 Numbers and schedules, of the table too, are hyperparameters of one `inject_hyperparams`. Inside of it, leaves for which
 the same rows decide are a group, and the optimizer runs once for each group, on its leaves of the updates, the params
-and the state. So the state is that of one optimizer, whatever the table says.
+and the state. So the state is that of one optimizer, whatever the table says. In this order:
+
+1. `_groups_leafwise`: may this factory run for groups?
+2. `_groups_table`: the rows, with what each selects and the options that it sets. Then `inject_hyperparams` calls, in
+   each `init` and update, what `param_groups` makes of them:
+3. `_groups_core`: one optimizer for each group, and one state for all;
+4. `_groups_of_leaves`: which rows decide about each leaf of these params;
+5. `_kernel/sliced` and `leaf_group`: the state for some of the leaves, and what a mask inside is asked about.
 """
 
 import inspect
@@ -19,7 +26,8 @@ from treekit.optax._kernel.transformation import Core, GradientTransformation
 from treekit.optax._wrappers.call import Call
 from treekit.optax._wrappers.inject import inject_hyperparams
 from treekit.training._groups_core import TableOptimizer
-from treekit.training._groups_table import Times, call_of, check_is_table, check_leafwise, rows_of
+from treekit.training._groups_leafwise import call_of, check_leafwise
+from treekit.training._groups_table import Times, check_is_table, rows_of
 
 
 def param_groups(

@@ -1,27 +1,23 @@
 """What `param_groups` runs: one optimizer, once for each group of leaves that have the same options."""
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import optax
-
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.states import is_of_optax
-from treekit._base.types import OptState, Params, PyTree, Updates
-from treekit._names.key_path import flatten_with_path, path_name
+from treekit._base.types import OptState, Params, Updates
+from treekit._names.key_path import path_name
 from treekit.optax._kernel.extra_args import is_like
 from treekit.optax._kernel.holes import is_params_placeholder
-from treekit.optax._kernel.passed import NOT_PASSED, LeafGroup, as_passed, in_group
 from treekit.optax._kernel.sliced import SlicedState, pick, place
 from treekit.optax._kernel.state_map import Entry, map_state
 from treekit.optax._kernel.transformation import Core, core_of
 from treekit.optax._wrappers.call import Call, converted
-from treekit.optax._wrappers.select import update_part, zero_update
-from treekit.training._groups_table import Group, Row, Times, groups_of
-from treekit.training._row_names import noted_names
+from treekit.optax._wrappers.select import update_part
+from treekit.training._groups_of_leaves import Group, GroupsOfLeaves
+from treekit.training._groups_table import Row, Times
 
 _USE_PARTITION = "Use optax.partition, with an optimizer for each group"
 
@@ -54,40 +50,52 @@ class TableOptimizer:
         call = dataclasses.replace(self.call, arguments=arguments, gathered=gathered)
         return core_of((converted(call) if call.is_of_optax else call).make())
 
+    # A table that only freezes makes one group, whose core sees a tree: it may compute with all leaves together.
+
     def init(self, params: Params) -> Any:
         if is_params_placeholder(params):
             return self.core(()).init(params)
         groups = GroupsOfLeaves(self.rows, params, whole=True)
         if groups.only is not None:
             return self.core(groups.only).init(groups.without_frozen(params))
-        leaves = jtu.tree_leaves(params)
-        states: list[Any] = []
-        for group, indices in groups.indices.items():
-            with groups.inside(group):
-                states.append(self.core(group).init(pick(indices, leaves)))
-        first = next(iter(groups.indices))
-        part = pick(groups.indices[first], leaves)
-        self._check_of_all(states[0], part)
-        state = SlicedState(states[0], part).for_all(params)
-        for (group, indices), own in zip(groups.indices.items(), states, strict=True):
-            try:
-                state.put(indices, own)
-            except ValueError as error:
-                raise self._other_structure(group, first) from error
-        return state.whole()
+        return self._init_on_lists(groups, params)
 
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         groups = GroupsOfLeaves(self.rows, updates if params is None else params)
         if groups.only is not None:
             part, inner_update = groups.without_frozen(updates), self.core(groups.only).update
-            new, state = update_part(inner_update, part, updates, state, params, extra, any_shape=False)
-            return groups.with_zeros(new, updates, params), state
+            new, new_state = update_part(inner_update, part, updates, state, params, extra, any_shape=False)
+        else:
+            new, new_state = self._update_on_lists(groups, updates, state, params, extra)
+        return groups.with_zeros(new, updates, params), new_state
+
+    def _init_on_lists(self, groups: GroupsOfLeaves, params: Params) -> Any:
+        """Return the state for all leaves, from that of each group for a list of its leaves."""
+        leaves = jtu.tree_leaves(params)
+        states: dict[Group, Any] = {}
+        for group, indices in groups.indices.items():
+            with groups.inside(group):
+                states[group] = self.core(group).init(pick(indices, leaves))
+        first = next(iter(states))
+        part = pick(groups.indices[first], leaves)
+        self._check_of_all(states[first], part)
+        whole = SlicedState.to_be_filled(params, SlicedState.of(states[first], part))
+        for group, state in states.items():
+            try:
+                whole.put(groups.indices[group], state)
+            except ValueError as error:
+                raise self._other_structure(group, first) from error
+        return whole.whole()
+
+    def _update_on_lists(
+        self, groups: GroupsOfLeaves, updates: Updates, state: OptState, params: Params, extra: Mapping[str, Any]
+    ) -> tuple[Any, Any]:
+        """Update the leaves of each group in a list."""
         leaves, treedef = jtu.tree_flatten(updates)
         of_params = None if params is None else treedef.flatten_up_to(params)
         trees = {name: x for name, x in extra.items() if is_like(x, updates, may_be_number=name == "grad")}
         lists = {name: treedef.flatten_up_to(x) for name, x in trees.items()}
-        sliced = SlicedState(state, updates)
-        results: list[Any] = []
+        sliced, results = SlicedState.of(state, updates), list[tuple[Any, Any]]()
         for group, indices in groups.indices.items():
             own = {name: pick(indices, lists[name]) if name in lists else x for name, x in extra.items()}
             own_params = None if of_params is None else pick(indices, of_params)
@@ -96,7 +104,7 @@ class TableOptimizer:
         for indices, (new, new_state) in zip(groups.indices.values(), results, strict=True):
             place(leaves, indices, new)
             sliced.put(indices, new_state)
-        return groups.with_zeros(treedef.unflatten(leaves), updates, params), sliced.whole()
+        return treedef.unflatten(leaves), sliced.whole()
 
     def _check_of_all(self, state: OptState, params: Params) -> None:
         """Raise a TypeError unless groups can share what belongs to no parameter in a state."""
@@ -129,55 +137,3 @@ def _is_of_all(entry: Entry, x: Any) -> bool:
     if entry.owner is None or not is_of_optax(entry.owner):
         return shape_of(x) == () and issubdtype(dtype_of(x), jnp.signedinteger)
     return entry.field in (*entry.known.of_all, *entry.known.schedule_counts)
-
-
-class GroupsOfLeaves:
-    """The groups of the leaves of params, in one `init` or update.
-
-    Attributes:
-        indices: the leaves of each group, as indices; without those that are frozen. If all are, the defaults' group.
-        only: the only group, which need not be a list of leaves; None if there are several.
-    """
-
-    def __init__(self, rows: Sequence[Row], params: Params, *, whole: bool = False) -> None:
-        self.indices: dict[Group, list[int]] = {}
-        asked = as_passed(params)
-        if asked is None and params is not None:
-            raise ValueError(f"the table of param_groups {NOT_PASSED}")
-        of_leaves = groups_of(rows, asked, whole=whole)
-        self._is_frozen = [group is None for group in of_leaves]
-        for i, group in enumerate(of_leaves):
-            if group is not None:
-                self.indices.setdefault(group, []).append(i)
-        _note_rows(rows, params, of_leaves)
-        self.indices = self.indices or {(): []}
-        self.only = next(iter(self.indices)) if len(self.indices) == 1 else None
-        self._params, self._answers = params, dict[int, tuple[Any, list[Any]]]()
-
-    def inside(self, group: Group) -> contextlib.AbstractContextManager[LeafGroup | None]:
-        """Say, while the core of a group runs, which leaves it sees."""
-        return in_group(LeafGroup(self._params, self.indices[group], self._answers))
-
-    def without_frozen(self, tree: PyTree) -> Any:
-        """Return a tree with a MaskedNode for what is frozen."""
-        leaves, treedef = jtu.tree_flatten(tree)
-        pairs = zip(leaves, self._is_frozen, strict=True)
-        return treedef.unflatten(optax.MaskedNode() if is_frozen else x for x, is_frozen in pairs)
-
-    def with_zeros(self, new: Updates, updates: Updates, params: Params) -> Any:
-        """Return new updates with zeros for what is frozen."""
-        olds, treedef = jtu.tree_flatten(updates)
-        likes = olds if params is None else treedef.flatten_up_to(params)
-        each = zip(treedef.flatten_up_to(new), olds, likes, self._is_frozen, strict=True)
-        return treedef.unflatten(zero_update(x, like) if is_frozen else y for y, x, like, is_frozen in each)
-
-
-def _note_rows(rows: Sequence[Row], params: Params, groups: Sequence[Group | None]) -> None:
-    """Note the names of the rows that decide about each leaf, in the order of the table, if somebody reads them."""
-    names = noted_names()
-    if names is None:
-        return
-    for (path, _), group in zip(flatten_with_path(params)[0], groups, strict=True):
-        if group:
-            deciding = sorted({i for _, i in group})
-            names[path_name(path)] = [rows[i].name for i in deciding]

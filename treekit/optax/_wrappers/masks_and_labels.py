@@ -18,51 +18,61 @@ from treekit._select.spec import FittedSpec, fit_spec
 from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import describe_value, shortened
 from treekit.optax._kernel.holes import is_params_placeholder
-from treekit.optax._kernel.passed import NOT_PASSED, as_passed, group_inside, in_group
+from treekit.optax._kernel.leaf_group import group_inside
+from treekit.optax._kernel.passed import NOT_PASSED, as_passed
 
 _LONGEST = 60  # columns for a label in an error
 
 
 def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> FittedSpec:
     """Resolve a spec, and fit it to the params inside; an error says how to make one that fits."""
-    group = group_inside(params)
-    if group is not None:
-        if id(spec) not in group.answers:
-            with in_group(None):
-                group.answers[id(spec)] = spec, _answers(resolve(spec, group.params, is_spec_leaf, name))
-        _, answers = group.answers[id(spec)]
-        return fit_spec([answers[i] for i in group.numbers], params, is_spec_leaf=is_spec_leaf, name=name)
+    if group := group_inside(params):
+        values = group.answers_of(spec, lambda whole: _answers(resolve(spec, whole, is_spec_leaf, name)))
+        return fit_spec(values, params, is_spec_leaf=is_spec_leaf, name=name)
+    asked = as_passed(params)
+    refusal = NOT_PASSED if asked is None and params is not None else ""
+    hint = f"\n{_hint(spec, params, name)}"
+    fitted = fit_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=hint, asked=asked, refusal=refusal)
+    is_function = callable(spec) and jtu.all_leaves([spec]) and not isinstance(spec, TreeSpec)
+    if is_function and has_variables(params) and is_nnx_state(asked):
+        _check_asks_no_classes(spec, fitted, params, is_spec_leaf, name)
+    return fitted
+
+
+def _hint(spec: object, params: Params, name: str) -> str:
+    """Say how to make a spec that fits."""
     hint = f"Make {name} with jax.tree.map over the params, or pass a function that does. A value covers a subtree"
-    if of_variables := has_variables(params):
+    if has_variables(params):
         hint = (
             f"The params are variables of Flax: make {name} with treekit.path_mask or path_labels, or pass a function "
             "that uses jax.tree.map"
         )
     if "label" in name:
-        hint += ". A label is one of the keys of transforms"
-    elif patterns := [x for x in jtu.tree_leaves(spec) if isinstance(x, str)]:
-        hint = f"To select by key path, write {name}=treekit.path_mask({', '.join(map(repr, patterns))})"
-    elif name == "rates" and is_mapping(spec) and any("*" in str(key) for key in spec):
-        hint = "To select by key path, write rates=treekit.path_labels({...}, default=1.0)"
-    asked = as_passed(params)
-    refusal = NOT_PASSED if asked is None and params is not None else ""
-    fitted = fit_spec(
-        spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=f"\n{hint}", asked=asked, refusal=refusal
-    )
-    is_function = callable(spec) and jtu.all_leaves([spec]) and not isinstance(spec, TreeSpec)
-    if is_function and of_variables and is_nnx_state(asked):
-        # nnx.Optimizer throws the classes of the variables away before it calls update, and a mask of weight decay has
-        # no state that would tell: so only a second answer can show that a function depends on them.
-        answers = of_values = _answers(fitted)
-        with contextlib.suppress(Exception):  # one that cannot take values raises in an update that has only those
-            of_values = _answers(fit_spec(spec, values_of_variables(params), is_spec_leaf=is_spec_leaf, name=name))
-        if any(map(_differ, answers, of_values)):
-            raise ValueError(
-                f"the function given as {name} selects other params in a state of Flax's variables than in one of "
-                "their values. nnx.Optimizer passes variables to init, and values to update. Pass what it returns for "
-                f"the variables, which fits both by name: {name}=f(nnx.state(model, nnx.Param)); or select by name"
-            )
-    return fitted
+        return f"{hint}. A label is one of the keys of transforms"
+    if patterns := [x for x in jtu.tree_leaves(spec) if isinstance(x, str)]:
+        return f"To select by key path, write {name}=treekit.path_mask({', '.join(map(repr, patterns))})"
+    if name == "rates" and is_mapping(spec) and any("*" in str(key) for key in spec):
+        return "To select by key path, write rates=treekit.path_labels({...}, default=1.0)"
+    return hint
+
+
+def _check_asks_no_classes(
+    spec: object, fitted: FittedSpec, params: Params, is_spec_leaf: Callable[[Any], bool], name: str
+) -> None:
+    """Raise a ValueError if a function of an `nnx.State` asks for the classes of its variables.
+
+    `nnx.Optimizer` throws these away before it calls `update`, and a mask of weight decay has no state that would tell.
+    So only a second answer, for the values of the variables, can show it.
+    """
+    answers = of_values = _answers(fitted)
+    with contextlib.suppress(Exception):  # one that cannot take values raises in an update that has only those
+        of_values = _answers(fit_spec(spec, values_of_variables(params), is_spec_leaf=is_spec_leaf, name=name))
+    if any(map(_differ, answers, of_values)):
+        raise ValueError(
+            f"the function given as {name} selects other params in a state of Flax's variables than in one of "
+            "their values. nnx.Optimizer passes variables to init, and values to update. Pass what it returns for "
+            f"the variables, which fits both by name: {name}=f(nnx.state(model, nnx.Param)); or select by name"
+        )
 
 
 def _answers(fitted: FittedSpec) -> list[Any]:
