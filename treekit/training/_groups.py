@@ -13,7 +13,7 @@ and the state. So the state is that of one optimizer, whatever the table says. I
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optax
@@ -27,7 +27,7 @@ from treekit.optax._wrappers.call import Call
 from treekit.optax._wrappers.inject import inject_hyperparams
 from treekit.training._groups_core import TableOptimizer
 from treekit.training._groups_leafwise import call_of, check_leafwise
-from treekit.training._groups_table import Times, check_is_table, rows_of
+from treekit.training._groups_table import Row, Times, check_is_table, rows_of
 
 
 def param_groups(
@@ -101,35 +101,45 @@ def param_groups(
     rows = rows_of(table, call)
     if any(row.options for row in rows):
         check_leafwise(call, leafwise)
-    given: dict[str, Any] = {**call.arguments, **call.gathered}
-    option_of = dict(zip(given, given, strict=True))
-    for row in rows:
-        for option, x in row.options.items():
-            name = row.hyperparam(option)
-            if name in option_of or name in call.signature.parameters:
-                raise ValueError(f"{call.name} has an option {name}: give the row {row.text} another 'name'")
-            if isinstance(x, Times):
-                given.setdefault(option, _own_default(call, option))
-                option_of.setdefault(option, option)
-                if not _is_numeric(given[option]):
-                    raise TypeError(
-                        f"times: {option} of {call.name} has no default that is a number: pass one, {option}=..."
-                    )
-            option_of[name] = option
-            given[name] = x.factor if isinstance(x, Times) else x
-    for name, option in option_of.items():
-        is_number = call.is_of_optax and option in call.parameters and call.parameters[option].is_numeric
-        if is_number and shape_of(given[name]):
-            raise TypeError(f"param_groups: {name} must be one number, found {describe_value(given[name])}")
-    parameters = [_parameter(call, option, name) for name, option in option_of.items()]
+    values, option_of = _hyperparams_of(call, rows)
 
     def make(**values: Any) -> Core:
         grouped = TableOptimizer(call, rows, values)
         return Core(grouped.init, grouped.update)
 
     made: Any = make
-    made.__name__, made.__signature__ = call.name, inspect.Signature(parameters)
-    return inject_hyperparams(made)(**given)
+    made.__name__ = call.name
+    made.__signature__ = inspect.Signature([_parameter(call, option, name) for name, option in option_of.items()])
+    return inject_hyperparams(made)(**values)
+
+
+def _hyperparams_of(call: Call, rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the defaults and the options of rows, by the names of their hyperparameters; and the option of each name.
+
+    Raises:
+        ValueError: two of them would have one name.
+        TypeError: an option with `times` has no default; or an option of Optax that is a number is not one.
+    """
+    values: dict[str, Any] = {**call.arguments, **call.gathered}
+    option_of = dict(zip(values, values, strict=True))
+    for row in rows:
+        for option, x in row.options.items():
+            name = row.hyperparam(option)
+            if name in option_of or name in call.signature.parameters:
+                raise ValueError(f"{call.name} has an option {name}: give the row {row.text} another 'name'")
+            if isinstance(x, Times):
+                option_of.setdefault(option, option)
+                if not _is_numeric(values.setdefault(option, _own_default(call, option))):
+                    raise TypeError(
+                        f"times: {option} of {call.name} has no default that is a number: pass one, {option}=..."
+                    )
+            option_of[name] = option
+            values[name] = x.factor if isinstance(x, Times) else x
+    for name, option in option_of.items():
+        is_number = call.is_of_optax and option in call.parameters and call.parameters[option].is_numeric
+        if is_number and shape_of(values[name]):
+            raise TypeError(f"param_groups: {name} must be one number, found {describe_value(values[name])}")
+    return values, option_of
 
 
 def _parameter(call: Call, option: str, name: str) -> inspect.Parameter:
