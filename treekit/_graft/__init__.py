@@ -3,9 +3,9 @@
 - `graft`: the public function. The others are its passes, in this order; none changes what another has found.
 - `arguments`: what do the arguments say about each leaf?
 - `leaves`: which leaves does a tree have?
-- `rename`: what do the wildcards of a pair match, and which name does it give?
-- `sources`: which old values are there, by the names that `rename` gives them, and where in a state do these go?
-- `matches`: which old value does a new leaf get, by its name or by its place in an optimizer state?
+- `rename`: which name does a pair give an old leaf, and where in an optimizer state does that go?
+- `sources`: which old values are there, by the names that `rename` gives them?
+- `matches`: which old value does a new leaf get, by its name or by its place in a state, and what is left?
 - `values`: what is the value of a leaf, converted, resized and cast?
 - `report`: what became of each leaf?
 - `list_lengths`: which lists have more entries in one of the trees?

@@ -64,6 +64,12 @@ def _is_rule(pattern: object, target: PyTree) -> bool:
 def chosen(argument: str, given: object, names: Sequence[str], side: str = "new") -> dict[str, Any]:
     """Map the names of leaves that a pattern matches to what the first of these patterns is mapped to.
 
+    Args:
+        argument: the name of the argument of `graft`.
+        given: a dict by pattern; or, as a function for `resize`, what all names are mapped to; None for nothing.
+        names: the names of the leaves.
+        side: which tree these are in.
+
     Raises:
         ValueError: a pattern matches no name, or decides about none. Patterns of `fresh` may overlap.
     """
@@ -87,19 +93,21 @@ def chosen(argument: str, given: object, names: Sequence[str], side: str = "new"
     return {name: given[globs[each[0]]] for name, each in matching.items() if each}
 
 
-def check_rename(sources: Iterable[Source], used: Container[Source], strict: bool, names: Sequence[str]) -> None:
+def check_rename(sources: Iterable[Source], left: Iterable[Source], strict: bool, names: Sequence[str]) -> None:
     """Raise a ValueError if a pattern of `rename` leads to no new leaf; with `strict`, if one of its targets does not.
 
     Args:
         sources: all old values.
-        used: those that new leaves match.
+        left: those that no new leaf matches.
         strict: as in `graft`.
         names: the names of the new leaves.
     """
-    renamed = [(x, x.rule) for x in sources if x.rule]
-    useful = {rule if strict else rule.pattern for x, rule in renamed if x in used}
+    renamed, unmatched = [(x, x.rule) for x in sources if x.rule], set(left)
+    used = {rule for x, rule in renamed if x not in unmatched}
+    used_patterns = {rule.pattern for rule in used}
     for x, rule in renamed:
-        if (rule if strict else rule.pattern) not in useful:
+        is_used = rule in used if strict else rule.pattern in used_patterns
+        if not is_used:
             lacks = "has in a state of another class" if x.name in names else "does not have"
             raise ValueError(
                 f"rename: {rule.pattern!r} leads to {x.name or 'the root'}, which the new tree {lacks}. The nearest "

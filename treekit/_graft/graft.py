@@ -12,7 +12,7 @@ from treekit._base.types import PyTree
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, check_rename, chosen
 from treekit._graft.leaves import leaves_of
 from treekit._graft.list_lengths import other_lengths
-from treekit._graft.matches import match_leaves
+from treekit._graft.matches import left_of, match_leaves
 from treekit._graft.rename import Targets, rules_of
 from treekit._graft.report import GraftReport, report_of
 from treekit._graft.sources import sources_of
@@ -133,8 +133,8 @@ def graft(
     )
     sources = sources_of(theirs, choices.rename, ours)
     matches = match_leaves(ours, sources, choices.fresh)
-    used = {source for each in matches.values() for source in each}
-    check_rename(sources.values(), used, strict, names)
+    left = left_of(ours, sources.values(), matches, choices.fresh)
+    check_rename(sources.values(), left.sources, strict, names)
     if ours and not matches:
         raise ValueError(
             f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Leaves match by name, "
@@ -143,15 +143,10 @@ def graft(
         )
 
     values = values_of(matches, choices, cast)
-    unused = [source for source in sources.values() if source not in used]
-    used_leaves = {leaf for source in used for leaf in source.leaves}
-    report = report_of(ours, theirs, unused, used_leaves, matches, values, choices)
-
-    lacking = [x for x in ours if x.is_asked and x.name not in choices.fresh and x not in matches]
-    unused_leaves = [leaf for source in unused for leaf in source.leaves if leaf not in used_leaves]
-    lengths_differ = other_lengths(lacking, matches, unused_leaves, used_leaves)
+    report = report_of(ours, theirs, left, matches, values, choices)
+    lengths_differ = other_lengths(left, matches)
     if strict:
-        _check_no_objects(old, {x.name for x in lacking})
+        _check_no_objects(old, {x.name for x in left.lacking})
         check_strict(report, old_names, patterns, rename, lengths_differ)
     elif lengths_differ:
         warnings.warn(f"graft: {lengths_differ}", stacklevel=2)

@@ -1,4 +1,20 @@
-"""List the leaves of a tree: their names, their values, and the optimizer states that they are in."""
+"""List the leaves of a tree: their names, their values, and the optimizer states that they are in.
+
+For example, `gen.inner_states.body.inner_state.0.mu.layers.0.w` is a leaf of `{"gen": state}`, in the state of an
+adam in the group "body" of a `partition`:
+
+| attribute | its value | what it is |
+|---|---|---|
+| `Slot.above`, `StateNode.above` | ("gen",) | the keys above the outermost state |
+| `StateNode.outer` | "gen." | where the outermost state is: that of `partition` |
+| `StateNode.labels` | ("body",) | the keys between the outermost state and the innermost |
+| `StateNode.start` | "gen.inner_states.body.inner_state.0." | where the innermost state is |
+| `StateNode.kind`, `Slot.kind` | "ScaleByAdamState" | its class |
+| `Slot.below` | "mu.layers.0.w" | the name of the leaf below it |
+| `_Place.keys` | ("gen", "body", "layers", "w") | all keys that lead to it |
+
+None of the keys is an index or a field of a state, since wrappers change those.
+"""
 
 import dataclasses
 import functools
@@ -28,12 +44,12 @@ class Slot(NamedTuple):
     """What two leaves that match have in common.
 
     Attributes:
-        keys: the keys above the outermost optimizer state. Indices do not count, since wrappers change them.
+        above: the keys above the outermost optimizer state.
         kind: the name of the class of the innermost state; "" for a leaf that is matched by name.
         below: the name of the leaf below that state, which is its field and the name of the parameter; or its name.
     """
 
-    keys: Names = ()
+    above: Names = ()
     kind: str = ""
     below: str = ""
 
@@ -60,20 +76,20 @@ class StateNode:
     Attributes:
         start: its name, with a dot at its end; "" for the root.
         kind: the name of its class; "" for the tree itself.
-        keys: the keys above the outermost state around it, as in `Slot`.
+        above: the keys above the outermost state around it, as in `Slot`.
         outer: the `start` of the outermost state.
         labels: the keys between that state and this one, such as the label in a partition.
     """
 
     start: str = ""
     kind: str = ""
-    keys: Names = ()
+    above: Names = ()
     outer: str = ""
     labels: Names = ()
 
     def slot(self, name: str) -> Slot:
         """Return the slot of the leaf that has this name, which is below the state."""
-        return Slot(self.keys, self.kind, name.removeprefix(self.start))
+        return Slot(self.above, self.kind, name.removeprefix(self.start))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,7 +156,7 @@ class _Place(NamedTuple):
     Attributes:
         x: the node or leaf.
         start: its name, with a dot at its end; "" for the root.
-        keys: the keys that lead there. Indices do not count, nor fields of states, since wrappers change them.
+        keys: the keys that lead there, without indices and fields of states.
         state: the innermost optimizer state around it.
         is_random: whether it is the key or the counter of a random stream of Flax.
     """
@@ -165,7 +181,7 @@ def _places(tree: PyTree, are_read: bool) -> Iterator[_Place]:
             continue
         is_optimizer_state = is_state(x) and (state.kind != "" or _is_outermost(x))
         if is_optimizer_state:
-            above, outer = (state.keys, state.outer) if state.kind else (keys, start)
+            above, outer = (state.above, state.outer) if state.kind else (keys, start)
             state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
         has_keys = not (is_optimizer_state or is_variable(x) or type(x) in (list, tuple))
         is_random = is_random or is_rng_variable(x)

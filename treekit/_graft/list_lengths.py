@@ -5,26 +5,25 @@ import re
 from collections.abc import Iterable
 
 from treekit._graft.leaves import Leaf
+from treekit._graft.matches import Left
 from treekit._text.lists import listed
 
 _INDEX = re.compile(r"(?<![^.])\d{1,18}(?![^.])")  # Python refuses to convert thousands of digits
 _DEPTH = 32  # of the lists in lists that are looked at; a name from a hostile file may have thousands of indices
 
 
-def other_lengths(lacking: Iterable[Leaf], new: Iterable[Leaf], unused: Iterable[Leaf], old: Iterable[Leaf]) -> str:
+def other_lengths(left: Left, matched: Iterable[Leaf]) -> str:
     """Say which lists have more entries in one of the trees; "" if none has.
 
     For example, if `layers.0.w` to `layers.4.w` match, and the new tree has a `layers.5.w` too, this returns "lengths
     of lists differ: layers (new 6, old 5)", and what to do.
 
     Args:
-        lacking: the new leaves that are left.
-        new: the new leaves that have old values.
-        unused: the old leaves that are left.
-        old: the old leaves that are used.
+        left: what is left of both trees.
+        matched: the new leaves that have old values.
     """
-    lengths = [f"{name} (new {longer}, old {shorter})" for name, longer, shorter in _longer(lacking, new)]
-    lengths += [f"{name} (new {shorter}, old {longer})" for name, longer, shorter in _longer(unused, old)]
+    lengths = [f"{name} (new {longer}, old {shorter})" for name, longer, shorter in _longer(left.lacking, matched)]
+    lengths += [f"{name} (new {shorter}, old {longer})" for name, longer, shorter in _longer(left.unused, left.used)]
     if not lengths:
         return ""
     return (

@@ -1,13 +1,13 @@
-"""Match the leaves of both trees: by name, or, for what is in optimizer states, by three more rules.
+"""Match the leaves of both trees: by name, or, for what is in optimizer states, by two more rules.
 
 In optimizer states, names depend on the wrappers. For example, from the state of `adam(schedule)` to that of
 `partition({"body": chain(clip(1.0), adam(schedule)), "head": sgd(0.1)}, …)`, where "body" has the parameter w:
 
 | a new leaf | gets | rule |
 |---|---|---|
-| `mu.w` in the ScaleByAdamState of "body" | `0.mu.w`, the only `mu.w` of a ScaleByAdamState | 2 |
-| `count` in the same state | `0.count`, which is in the state that `mu.w` comes from | 3 |
-| `count` in the ScaleByScheduleState of "body" | `1.count`, the only `count` of a ScaleByScheduleState | 2 |
+| `mu.w` in the ScaleByAdamState of "body" | `0.mu.w`, the only `mu.w` of a ScaleByAdamState | 3 |
+| `count` in the same state | `0.count`, which is in the state that `mu.w` comes from | 2 |
+| `count` in the ScaleByScheduleState of "body" | `1.count`, the only `count` of a ScaleByScheduleState | 3 |
 
 The rules use these words:
 
@@ -19,12 +19,26 @@ The rules use these words:
 | candidates | the old values that have the slot of a leaf |
 | claimants | the new leaves that have its slot, itself included, and are not matched by name |
 
-1. By name: a leaf gets the old value of its name, unless both are in optimizer states. An old value counts as outside
-   if `rename` spells out the name of its outermost state, or more of its name.
-2. By label: the candidates with the label of the leaf. If none has it, the candidates whose labels the new tree no
-   longer has. If labels x, y became x, z, then z gets the values of y. A hyperparameter gets only those with its label.
-3. By moments: if the state of the leaf has moments, and it is neither one nor a hyperparameter, the candidates in the
-   states that these moments come from.
+Which old values are possible for a new leaf? The first rule that applies:
+
+1. By name: the one of its name, unless both are in optimizer states. An old value counts as outside if `rename` spells
+   out the name of its outermost state, or more of its name.
+2. By moments: if moments of its state have old values, and it is neither a moment nor a hyperparameter, the candidates
+   in the states that these come from.
+3. By label: the candidates with its label. If none has it, those whose labels the new tree no longer has: if labels
+   x, y became x, z, then z gets the values of y. A hyperparameter gets only those with its label.
+
+Which of those that rule 2 or 3 leaves does it get? The first row that holds:
+
+| | if | the leaf gets |
+|---|---|---|
+| a | candidates and claimants have the same names, and names are safe | the one of its name |
+| b | it is fresh | none, but it uses all of them up |
+| c | there is only one, or all are equal, and there are enough for all claimants | the first |
+| d | there are others | an error |
+
+Names are safe unless a moment below the same keys has another name now: then a wrapper has shifted indices, so that
+`1.count` of the old tree may be that of another state.
 
 `rename` changes the slot of an old value, and not its state. What it moves to a slot replaces what was there.
 """
@@ -61,49 +75,40 @@ def match_leaves(new: Sequence[Leaf], old: Mapping[str, Source], fresh: Containe
     Raises:
         ValueError: several old values are possible for a leaf, or one for several leaves; the message lists them.
     """
-    # 1. By name.
     pairs = [(leaf, old[leaf.name]) for leaf in new if leaf.name in old]
     by_name = {leaf: [x] for leaf, x in pairs if not (leaf.slot.is_in_state and x.slot.is_in_state)}
-
-    # 2. By label: the leaves in states that have no value yet. Moments are decided first.
     in_states = [leaf for leaf in new if leaf.slot.is_in_state and leaf not in by_name]
     claimants, candidates = _by_slot(in_states), _by_slot(x for x in old.values() if x.slot.is_in_state)
-    choices = [_by_label(leaf, claimants[leaf.slot], candidates.get(leaf.slot, [])) for leaf in in_states]
-    shifted_keys = {choice.leaf.slot.keys for choice in choices if choice.has_moved_moment}
+    by_label = {leaf: _by_label(leaf, claimants[leaf.slot], candidates.get(leaf.slot, [])) for leaf in in_states}
+    have_moved = {leaf.slot.above for leaf, choice in by_label.items() if choice.is_moved_moment}
 
-    def decide(choice: _Choice) -> list[Source]:
-        return _decided(choice, fresh, names_decide=choice.leaf.slot.keys not in shifted_keys)
+    def decided(choice: _Choice) -> list[Source]:
+        return _decided(choice, fresh, names_are_safe=choice.leaf.slot.above not in have_moved)
 
-    moments = {choice.leaf: decide(choice) for choice in choices if choice.leaf.slot.is_moment}
-
-    # 3. By moments: the old states that these come from decide about the rest.
+    # Moments are matched first, since they decide about the rest of their states.
+    moments = {leaf: decided(choice) for leaf, choice in by_label.items() if leaf.slot.is_moment}
     origins = _origins(by_name | moments)
 
-    def by_moments(choice: _Choice) -> _Choice:
-        leaf = choice.leaf
-        if leaf.state not in origins or leaf.slot.is_hyperparam:
-            return choice
-        return _Choice(leaf, [leaf], [x for x in candidates.get(leaf.slot, []) if x.state in origins[leaf.state]])
+    def by_moments_or_label(leaf: Leaf) -> _Choice:
+        if leaf.state in origins and not leaf.slot.is_hyperparam:
+            return _by_moments(leaf, candidates.get(leaf.slot, []), origins[leaf.state])
+        return by_label[leaf]
 
-    others = {choice.leaf: decide(by_moments(choice)) for choice in choices if not choice.leaf.slot.is_moment}
-
+    others = {leaf: decided(by_moments_or_label(leaf)) for leaf in in_states if not leaf.slot.is_moment}
     matches = by_name | moments | others
     return {leaf: matches[leaf] for leaf in new if matches.get(leaf)}
 
 
 class _Choice(NamedTuple):
-    """A new leaf in a state, the claimants of the old values that its rule leaves, and these candidates."""
+    """A new leaf in a state, and what a rule leaves: the claimants of the same old values, and these candidates."""
 
     leaf: Leaf
     claimants: list[Leaf]
     candidates: list[Source]
 
     @property
-    def has_moved_moment(self) -> bool:
-        """Whether the leaf is a moment whose only candidate has another name.
-
-        Then a wrapper has shifted indices, so that `1.count` of the old tree may be that of another state.
-        """
+    def is_moved_moment(self) -> bool:
+        """Whether the leaf is a moment whose only candidate has another name."""
         names = [x.name for x in self.candidates]
         return self.leaf.slot.is_moment and len(names) == 1 and names != [self.leaf.name]
 
@@ -115,24 +120,17 @@ def _by_slot(leaves: Iterable[X]) -> dict[Slot, list[X]]:
         by_slot[x.slot].append(x)
 
     def is_from_rename(x: X) -> bool:  # its slot has new keys, and its state the old ones
-        return x.state.keys != x.slot.keys
+        return x.state.above != x.slot.above
 
     return {slot: [x for x in xs if is_from_rename(x)] or xs for slot, xs in by_slot.items()}
 
 
-def _by_label(leaf: Leaf, claimants: list[Leaf], candidates: list[Source]) -> _Choice:
-    """Return the claimants and candidates that rule 2 leaves, of those with the slot of the leaf."""
-    label = leaf.state.labels
-    new_labels, old_labels = {x.state.labels for x in claimants}, {x.state.labels for x in candidates}
-    if label in old_labels or leaf.slot.is_hyperparam:
-        new_labels = old_labels = {label}
-    else:
-        new_labels, old_labels = new_labels - old_labels, old_labels - new_labels
-    return _Choice(
-        leaf,
-        [x for x in claimants if x.state.labels in new_labels],
-        [x for x in candidates if x.state.labels in old_labels],
-    )
+def _by_moments(leaf: Leaf, candidates: list[Source], origins: Container[StateNode]) -> _Choice:
+    """Apply rule 2 to the candidates of a leaf: those in the old states that the moments of its state come from.
+
+    Nothing else counts as a claimant: if a `partition` has split the old state, each new one gets a copy of its count.
+    """
+    return _Choice(leaf, [leaf], [x for x in candidates if x.state in origins])
 
 
 def _origins(matches: Matches) -> dict[StateNode, set[StateNode]]:
@@ -144,34 +142,35 @@ def _origins(matches: Matches) -> dict[StateNode, set[StateNode]]:
     return origins
 
 
-def _decided(choice: _Choice, fresh: Container[str], names_decide: bool) -> list[Source]:
-    """Return the sources that a leaf uses up, of which it gets the first unless it is fresh.
+def _by_label(leaf: Leaf, claimants: list[Leaf], candidates: list[Source]) -> _Choice:
+    """Apply rule 3 to the claimants and candidates that have the slot of a leaf."""
+    new, old = {x.state.labels for x in claimants}, {x.state.labels for x in candidates}
+    own = {leaf.state.labels}
+    have_own = own <= old or leaf.slot.is_hyperparam
+    of_new, of_old = (own, own) if have_own else (new - old, old - new)
+    return _Choice(
+        leaf,
+        [x for x in claimants if x.state.labels in of_new],
+        [x for x in candidates if x.state.labels in of_old],
+    )
 
-    - If claimants and candidates have the same names, names may decide.
-    - Otherwise, a fresh leaf, which keeps its own value, uses up all candidates.
-    - Several candidates are decided if their values are equal, as those of counts often are. Those of moments are not:
-      they are equal by chance, as zeros are.
-    - There must be as many candidates as claimants that are not fresh, or more. But an array of shape () of integers or
-      bools, such as a count, may be for several leaves.
 
-    Args:
-        choice: the leaf, and what its rule leaves.
-        fresh: the names of the new leaves that keep their values.
-        names_decide: whether names decide if both trees have the same.
-    """
+def _decided(choice: _Choice, fresh: Container[str], names_are_safe: bool) -> list[Source]:
+    """Return the sources that a leaf uses up, of which it gets the first unless it is fresh: rows a to d."""
     leaf, claimants, candidates = choice
     named = {x.name: x for x in candidates}
-    if names_decide and named.keys() == {x.name for x in claimants}:
-        return [named[leaf.name]]
+    if names_are_safe and named.keys() == {x.name for x in claimants}:
+        return [named[leaf.name]]  # a
     if leaf.name in fresh or not candidates:
-        return candidates
+        return candidates  # b
+    # A count may be for several leaves. Moments are equal by chance, as zeros are.
     dtype = dtype_of(leaf.value)
     is_count = np.ndim(leaf.value) == 0 and is_number(dtype) and not issubdtype(dtype, jnp.inexact)  # and not a key
     are_enough = is_count or sum(x.name not in fresh for x in claimants) <= len(candidates)
     are_equal = len(candidates) == 1 or (not leaf.slot.is_moment and _have_same_values(candidates))
     if are_enough and are_equal:
-        return candidates
-    raise _undecided(claimants, candidates)
+        return candidates  # c
+    raise _undecided(claimants, candidates)  # d
 
 
 def _have_same_values(sources: Sequence[Source]) -> bool:
@@ -191,4 +190,33 @@ def _undecided(claimants: Sequence[Leaf], candidates: Sequence[Source]) -> Value
     return ValueError(
         f"graft cannot decide which old value goes where. The new leaves:{mine}\nThe old leaves:{its}\n"
         f"Drop old ones with None in rename, or keep new ones with fresh, or pass rename={{{pattern!r}: {target!r}}}"
+    )
+
+
+class Left(NamedTuple):
+    """What is left of both trees after matching.
+
+    Attributes:
+        lacking: the new leaves that need an old value and have none.
+        sources: the old values that no new leaf matches.
+        used: the old leaves of which a value is used.
+        unused: the old leaves of which none is used, except those that `rename` drops or displaces.
+    """
+
+    lacking: list[Leaf]
+    sources: list[Source]
+    used: set[Leaf]
+    unused: list[Leaf]
+
+
+def left_of(new: Iterable[Leaf], old: Iterable[Source], matches: Matches, fresh: Container[str]) -> Left:
+    """Return what matching leaves of the new leaves and of the old values."""
+    matched = {x for each in matches.values() for x in each}
+    used = {leaf for x in matched for leaf in x.leaves}
+    sources = [x for x in old if x not in matched]
+    return Left(
+        lacking=[leaf for leaf in new if leaf.is_asked and leaf.name not in fresh and leaf not in matches],
+        sources=sources,
+        used=used,
+        unused=[leaf for x in sources for leaf in x.leaves if leaf not in used],
     )

@@ -1,4 +1,4 @@
-"""Read the pairs of `rename`: what do the wildcards of a pattern match, and which name does its target give?
+"""Read the pairs of `rename`: which name does a pair give an old leaf, and where in an optimizer state does that go?
 
 Both sides have the same wildcards, or one side lacks a `*`:
 
@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from treekit._graft.leaves import Leaf, Slot
 from treekit._names.patterns import wildcard_spans
 from treekit._text.describe import describe_value
 
@@ -19,6 +20,20 @@ Targets = str | Sequence[str] | None
 _DIGITS = 18  # of an index at most: Python refuses to convert thousands of them
 # The wildcards of a glob with a dot at its end. The group is a `*` that is a whole part.
 _WILDCARD = re.compile(r"(?<![^.])\*\*\.|(?<![^.])(\*)(?=\.)|\*+")
+
+
+class Renamed(NamedTuple):
+    """What a rule makes of the name of an old leaf.
+
+    Attributes:
+        name: the new name.
+        path: the old name, with a `*` for its position in a stack.
+        position: the position in the stack; 0 if the rule does not stack.
+    """
+
+    name: str
+    path: str
+    position: int
 
 
 class Rule(NamedTuple):
@@ -32,11 +47,11 @@ class Rule(NamedTuple):
         unstacks: the `*` of the target that the pattern lacks, in the same way. It stands for the index of an entry.
 
     >>> (rule,) = rules_of("layers.*.**", "body.**")
-    >>> rule.new_name("layers.3.w"), rule.position("layers.3.w"), rule.path("layers.3.w")
-    ('body.w', 3, 'layers.*.w')
+    >>> rule.renamed("layers.3.w")
+    Renamed(name='body.w', path='layers.*.w', position=3)
     >>> (rule,) = rules_of("body.**", "layers.*.**")
-    >>> rule.new_name("body.w", entry=3)
-    'layers.3.w'
+    >>> rule.renamed("body.w", entry=3)
+    Renamed(name='layers.3.w', path='body.w', position=0)
     """
 
     pattern: str
@@ -44,44 +59,23 @@ class Rule(NamedTuple):
     stacks: tuple[int, ...] = ()
     unstacks: int | None = None
 
-    @property
-    def applies_in_states(self) -> bool:
-        """Whether it also renames what is inside optimizer states, as `{"**.a.**": "**.b.**"}` does."""
-        return self.pattern.startswith("**") and self.target.startswith("**")
-
-    def new_name(self, name: str, entry: int | None = None) -> str:
+    def renamed(self, name: str, entry: int | None = None) -> Renamed:
         """Return the new name of an old leaf, or of one of its entries."""
-        parts = self._parts(name)
+        spans = wildcard_spans(self.pattern, name)
+        parts = [f"{name}."[start:end] for start, end in spans]  # what each wildcard matches; a `**` with its dot
+        path, position = name, 0
         if self.stacks:
-            del parts[self._wildcard_of_position(name)]
+            i = self._wildcard_of_position(parts, name)
+            start, end = spans[i]
+            path, position = f"{name[:start]}*{name[end:]}", int(parts.pop(i))
         if self.unstacks is not None:
             parts.insert(self.unstacks, str(entry))
         filled = iter(parts)
-        return _WILDCARD.sub(lambda _: next(filled), f"{self.target}.").removesuffix(".")
+        new_name = _WILDCARD.sub(lambda _: next(filled), f"{self.target}.").removesuffix(".")
+        return Renamed(new_name, path, position)
 
-    def position(self, name: str) -> int:
-        """Return the position of an old leaf in a stack; 0 if the rule does not stack."""
-        return int(self._parts(name)[self._wildcard_of_position(name)]) if self.stacks else 0
-
-    def path(self, name: str) -> str:
-        """Return the name of an old leaf, with a `*` for its position in a stack."""
-        if not self.stacks:
-            return name
-        start, end = wildcard_spans(self.pattern, name)[self._wildcard_of_position(name)]
-        return f"{name[:start]}*{name[end:]}"
-
-    def written_out(self, name: str) -> str:
-        """Return how much of an old name the rule writes out: all before a `**` with which both sides end."""
-        ends_alike = self.pattern.endswith("**") and self.target.endswith("**")
-        return name[: wildcard_spans(self.pattern, name)[-1][0]] if ends_alike else name
-
-    def _parts(self, name: str) -> list[str]:
-        """Return what each wildcard of the pattern matches; a `**` with the dot at its end."""
-        return [f"{name}."[start:end] for start, end in wildcard_spans(self.pattern, name)]
-
-    def _wildcard_of_position(self, name: str) -> int:
+    def _wildcard_of_position(self, parts: Sequence[str], name: str) -> int:
         """Return which wildcard of the pattern matches the position in a stack."""
-        parts = self._parts(name)
         integers = [i for i in self.stacks if parts[i].isdecimal() and len(parts[i]) <= _DIGITS]
         if len(integers) != 1:
             raise ValueError(
@@ -90,6 +84,47 @@ class Rule(NamedTuple):
                 "a pattern for that leaf before this one, or write '**' for the other '*'"
             )
         return integers[0]
+
+    def slot_of(self, leaf: Leaf, name: str, there: Slot | None) -> Slot:
+        """Return the slot of an old leaf that gets this name, where a new leaf may have the slot `there`.
+
+        The first row that holds:
+
+        | the leaf, and the rule | its slot |
+        |---|---|
+        | in no state | none: by name |
+        | the rule applies in states, and the new name is below the leaf's own state | that of its name in this state |
+        | the rule writes out more than the name of the outermost state | none: by name |
+        | the rule writes out that name, and the new leaf is of the same class and field | none: by name |
+        | the rule is about keys above the outermost state | its own, below other keys |
+
+        For example, of a leaf `gen.0.mu.w` in a state `gen.0`:
+
+        | rule | row | the leaf is |
+        |---|---|---|
+        | `{"**.w": "**.v"}` | 2 | mu of another parameter in this state |
+        | `{"gen.0.mu.**": "gen.0.nu.**"}`, which writes out `gen.0.mu.` | 3 | `gen.0.nu.w`, by name |
+        | `{"gen.0.**": "gen.1.**"}`, which writes out `gen.0.`, if that is again of the same class | 4 | by name |
+        | `{"gen.**": "critic.**"}`, which writes out `gen.` | 5 | mu of w in a state below `critic` |
+        """
+        state, by_name = leaf.state, Slot(below=name)
+        if not leaf.slot.is_in_state:
+            return by_name
+        applies_in_states = self.pattern.startswith("**") and self.target.startswith("**")
+        if applies_in_states and name.startswith(state.start):
+            return state.slot(name)
+        written_out = self._written_out(leaf.name)
+        is_of_same_field = there is not None and (there.kind, there.below) == (leaf.slot.kind, leaf.slot.below)
+        if written_out.startswith(state.outer) and (written_out != state.outer or is_of_same_field):
+            return by_name
+        above = name.removesuffix(leaf.name.removeprefix(state.outer))  # what is below the state keeps its names
+        keys = tuple(part for part in above.split(".") if part and not part.isdecimal())
+        return leaf.slot._replace(above=keys)
+
+    def _written_out(self, name: str) -> str:
+        """Return how much of an old name the rule writes out: all before a `**` with which both sides end."""
+        ends_alike = self.pattern.endswith("**") and self.target.endswith("**")
+        return name[: wildcard_spans(self.pattern, name)[-1][0]] if ends_alike else name
 
 
 def rules_of(pattern: str, targets: Targets) -> list[Rule]:

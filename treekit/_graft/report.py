@@ -1,7 +1,7 @@
 """Report what became of each leaf."""
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import jax
@@ -12,8 +12,7 @@ from treekit._base.jax import jnp
 from treekit._base.predicates import is_traced
 from treekit._graft.arguments import Choices
 from treekit._graft.leaves import Leaf
-from treekit._graft.matches import Matches
-from treekit._graft.sources import Source
+from treekit._graft.matches import Left, Matches
 from treekit._graft.values import Refused
 from treekit._text.describe import count, describe
 from treekit._text.table import Comparison, Shown
@@ -98,8 +97,7 @@ class GraftReport(Shown, tuple[Grafted, ...]):
 def report_of(
     new: Iterable[Leaf],
     old: Iterable[Leaf],
-    unused: Iterable[Source],
-    used_leaves: Container[Leaf],
+    left: Left,
     matches: Matches,
     values: Mapping[Leaf, object],
     choices: Choices,
@@ -109,8 +107,7 @@ def report_of(
     Args:
         new: the new leaves.
         old: the old leaves.
-        unused: the old values that no new leaf matches.
-        used_leaves: the old leaves whose values new leaves match.
+        left: what is left of both.
         matches: the old values that new leaves match.
         values: what new leaves get, and what is refused.
         choices: what the arguments say about leaves.
@@ -128,11 +125,11 @@ def report_of(
         said += f", {not_finite:,} not finite" * bool(not_finite)
         is_asked = leaf.is_asked and leaf.name not in choices.fresh
         rows.append(Grafted(leaf.name, outcome, str(leaf), said, is_asked or outcome != "fresh", not_finite))
-    for x in unused:
-        if x.entry is None and all(leaf in used_leaves for leaf in x.leaves):
+    for x in left.sources:
+        if x.entry is None and left.used.issuperset(x.leaves):
             rows.append(Grafted(x.name, "missing", "nothing", f"{x} at {x.path}", strict=False))
     for leaf in old:
-        if leaf not in used_leaves:
+        if leaf not in left.used:
             is_dropped = choices.rename.get(leaf.name) == []
             said = f"{leaf}{', which rename drops' * is_dropped}"
             rows.append(Grafted(leaf.name, "dropped", "nothing", said, not is_dropped))

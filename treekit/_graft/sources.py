@@ -29,9 +29,9 @@ class Source:
         slot: that of a new leaf that matches.
         leaves: the old leaf; or the leaves that are stacked, in order.
         path: the name in the old tree; with a `*` for several leaves.
-        state: the optimizer state of the leaves.
         rule: the rule that renamed it, if any.
         entry: which entry of the first axis it is; None for the whole.
+        position: the position of the old leaf in a stack; 0 if it is not for one.
         why_refused: why its leaves cannot be stacked or unstacked, as the report says it; "" if they can.
     """
 
@@ -39,20 +39,20 @@ class Source:
     slot: Slot
     leaves: tuple[Leaf, ...]
     path: str
-    state: StateNode
     rule: Rule | None = None
     entry: int | None = None
+    position: int = 0
     why_refused: str = ""
+
+    @property
+    def state(self) -> StateNode:
+        """The optimizer state of the leaves."""
+        return self.leaves[0].state
 
     @property
     def is_stack(self) -> bool:
         """Whether the leaves are stacked; there may be only one."""
         return self.rule is not None and self.rule.stacks != ()
-
-    @property
-    def position(self) -> int:
-        """The position of the old leaf in a stack; 0 if it is not for one."""
-        return self.rule.position(self.leaves[0].name) if self.rule else 0
 
     def read(self, convert: Callable[[Any], Any]) -> Any:
         """Return the value, with each old array converted; None if arrays cannot be stacked or unstacked."""
@@ -89,7 +89,7 @@ def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: I
     def is_in_new(source: Source) -> bool:
         return source.name in slots or source.slot in wanted
 
-    kept = {x.name: Source(x.name, x.slot, (x,), x.name, x.state) for x in old if x.name not in rename}
+    kept = {x.name: Source(x.name, x.slot, (x,), x.name) for x in old if x.name not in rename}
     renamed: dict[str, list[Source]] = defaultdict(list)  # by name; several are those of a stack
     for leaf in old:
         for rule in rename.get(leaf.name, ()):
@@ -100,6 +100,31 @@ def sources_of(old: Sequence[Leaf], rename: Mapping[str, Sequence[Rule]], new: I
             for source in sources:
                 renamed[source.name].append(source)
     return kept | {name: _joined(sources) for name, sources in renamed.items()}
+
+
+def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], entry: int | None = None) -> Source:
+    """Return an old leaf, or one of its entries, under its new name; `slots` has those of the new leaves by name."""
+    name, path, position = rule.renamed(leaf.name, entry)
+    return Source(name, rule.slot_of(leaf, name, slots.get(name)), (leaf,), path, rule, entry, position)
+
+
+def _entries(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], is_in_new: Callable[[Source], bool]) -> list[Source]:
+    """Return the entries of an old leaf that is unstacked; refused if the new tree has another number of them."""
+    shape: tuple[int, ...] = np.shape(leaf.value)
+    if not shape:
+        raise ValueError(
+            f"rename: {rule.pattern!r} lacks a '*' of {rule.target!r}, so what it matches is unstacked; {leaf.name} "
+            "has no axes. Put a pattern for it before this one"
+        )
+    length = shape[0]
+    entries = [_renamed(leaf, rule, slots, i) for i in range(length)]
+    lacking = _renamed(leaf, rule, slots, length)  # the next one, which a new layer too many would get
+    are_as_many_in_new = all(map(is_in_new, entries)) and not is_in_new(lacking)
+    if are_as_many_in_new:
+        return entries
+    # With the one that is lacking, a new layer too many is reported as refused, not fresh.
+    why = ", which are not as many as in the new tree"
+    return [dataclasses.replace(x, why_refused=why) for x in (*entries, lacking)]
 
 
 def _joined(sources: Sequence[Source]) -> Source:
@@ -122,60 +147,3 @@ def _joined(sources: Sequence[Source]) -> Source:
     without = ", ".join(itertools.islice(gaps, 5))
     leaves = tuple(by_position[i].leaves[0] for i in sorted(by_position))
     return dataclasses.replace(first, leaves=leaves, why_refused=f", without {without}" if without else "")
-
-
-def _renamed(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], entry: int | None = None) -> Source:
-    """Return an old leaf, or one of its entries, under its new name; `slots` has those of the new leaves by name."""
-    name = rule.new_name(leaf.name, entry)
-    slot = _slot(leaf, rule, name, slots.get(name))
-    return Source(name, slot, (leaf,), rule.path(leaf.name), leaf.state, rule, entry)
-
-
-def _entries(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], is_in_new: Callable[[Source], bool]) -> list[Source]:
-    """Return the entries of an old leaf that is unstacked; refused if the new tree has another number of them."""
-    shape: tuple[int, ...] = np.shape(leaf.value)
-    if not shape:
-        raise ValueError(
-            f"rename: {rule.pattern!r} lacks a '*' of {rule.target!r}, so what it matches is unstacked; {leaf.name} "
-            "has no axes. Put a pattern for it before this one"
-        )
-    length = shape[0]
-    entries = [_renamed(leaf, rule, slots, i) for i in range(length)]
-    beyond_end = _renamed(leaf, rule, slots, length)
-    are_as_many_in_new = all(map(is_in_new, entries)) and not is_in_new(beyond_end)
-    if are_as_many_in_new:
-        return entries
-    # With the index past the end, a new layer without an entry is reported as refused, not fresh.
-    why = ", which are not as many as in the new tree"
-    return [dataclasses.replace(x, why_refused=why) for x in (*entries, beyond_end)]
-
-
-def _slot(leaf: Leaf, rule: Rule, name: str, there: Slot | None) -> Slot:
-    """Return the slot of an old leaf that is renamed to `name`, where a new leaf may have the slot `there`.
-
-    The first row that holds:
-
-    | the leaf, and the rule | its slot |
-    |---|---|
-    | in no state | none: by name |
-    | the rule applies in states, and the new name is below the leaf's own state | that of its new name in this state |
-    | the rule writes out more than the name of the outermost state | none: by name |
-    | the rule writes out that name, and the new leaf is of the same class and field | none: by name |
-    | the rule is about keys above the outermost state | its own, below other keys |
-
-    For example, of a leaf `gen.0.mu.w` in a state `gen.0`: `{"**.w": "**.v"}` renames the parameter in this state;
-    `{"gen.0.mu.**": "gen.0.nu.**"}`, which writes out `gen.0.mu.`, is by name; and `{"gen.**": "critic.**"}`, which
-    writes out `gen.`, moves the state below another key.
-    """
-    state, by_name = leaf.state, Slot(below=name)
-    if not leaf.slot.is_in_state:
-        return by_name
-    if rule.applies_in_states and name.startswith(state.start):
-        return state.slot(name)
-    written_out = rule.written_out(leaf.name)
-    is_of_same_field = there is not None and (there.kind, there.below) == (leaf.slot.kind, leaf.slot.below)
-    if written_out.startswith(state.outer) and (written_out != state.outer or is_of_same_field):
-        return by_name
-    above = name.removesuffix(leaf.name.removeprefix(state.outer))  # what is below the outermost state keeps its names
-    keys = tuple(part for part in above.split(".") if part and not part.isdecimal())
-    return leaf.slot._replace(keys=keys)
