@@ -147,9 +147,6 @@ MISTAKES: dict[str, Mistake] = {
     "a tree for a list of trees": Mistake(lambda: tk.tree_stack(Point(X, X)), TypeError, "Point"),
     "no tree to stack": Mistake(lambda: tk.tree_stack([]), ValueError, "tree_stack"),
     "layers of two shapes": Mistake(lambda: tk.tree_stack([LAYERS, LAYERS, WIDER]), ValueError, "layers.1.w"),
-    "a masked array to stack": Mistake(
-        lambda: tk.tree_stack([[np.ma.masked_array([1.0], [True])]]), ValueError, "at 0"
-    ),
     "an array and a shape": Mistake(
         lambda: tk.tree_stack([{"x": X}, {"x": jax.eval_shape(lambda: X)}]), ValueError, "ShapeDtypeStruct"
     ),

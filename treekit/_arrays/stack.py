@@ -77,8 +77,6 @@ def _stack_leaves(path: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
     first = leaves[0]
     if not has_dtype(first):
         return first
-    if any(isinstance(x, np.ma.MaskedArray) for x in leaves):
-        raise ValueError(f"at {path_text(path)}: masked arrays are not supported, since JAX has no masks")
     # tree_diff compares the dtypes that JAX gives NumPy arrays, and shapes alike with and without values.
     if len({(x.dtype, is_array(x)) for x in leaves}) > 1:
         kinds = [f"{'array' if is_array(x) else 'ShapeDtypeStruct'} of dtype {x.dtype}" for x in leaves]

@@ -21,8 +21,6 @@ def tree_diff(
     A NumPy array is compared with a JAX array as JAX would convert it, as in jit: f64 becomes f32, unless x64 is
     enabled. Two NumPy arrays are compared by their own dtypes.
 
-    Of NumPy's masked arrays, masks are compared, and values where nothing is masked.
-
     NaN is equal to NaN, whatever its bits, and 0.0 to -0.0. Without tolerances, and if there is a NaN, the two parts of
     a complex number are compared one by one.
 

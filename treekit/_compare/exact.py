@@ -37,40 +37,42 @@ def exact_key(value: Any) -> Hashable:
     """Return a key that is equal for equal values of the same type, and for no others.
 
     In Python 1 == 1.0 == True, 0.0 == -0.0 and nan != nan, also inside containers; a frozen mapping may equal a dict,
-    and does not depend on the order of its items. Here a number is compared by its type, value and `repr`. A sequence,
-    set, mapping, dataclass, range or slice is compared by its type and part by part, in order unless it is a set, and
-    by its `__eq__` too if its class defines one. So is a `functools.partial`: by func, args and keywords. Anything else
-    is compared by its type and its `__eq__`, which by default is identity.
+    and does not depend on the order of its items. Here the key is the type and the following, by the first row that
+    holds:
 
-    A value that `can_change` has another key afterwards.
+    | | value | key |
+    |---|---|---|
+    | 1 | a float or complex number | its `repr` |
+    | 2 | of another type in `PLAIN`, such as an int or a function | itself |
+    | 3 | a tuple | the keys of its items |
+    | 4 | a number of NumPy | its dtype and its bytes |
+    | 5 | any other number | itself and its `repr` |
+    | 6 | without parts | itself: its `__eq__` decides, which by default is identity |
+    | 7 | with parts, and equal to another one if they are: a dict, a range, a partial, most dataclasses | their keys |
+    | 8 | with parts, and an `__eq__` of its class | itself and their keys |
+
+    The parts are those of `_parts_of`. A value that `can_change` has another key afterwards.
     """
     kind = _type(value)
-    if kind is float or kind is complex:
+    if kind is float or kind is complex:  # 1
         return kind, repr(value)
-    if kind in PLAIN:
+    if kind in PLAIN:  # 2
         return kind, value
-    if kind is tuple:
+    if kind is tuple:  # 3
         return kind, tuple(map(exact_key, value))
-    if np.generic in kind.__mro__:
+    if np.generic in kind.__mro__:  # 4
         return kind, value.dtype, value.tobytes()
-    if isinstance(value, numbers.Number):
+    if isinstance(value, numbers.Number):  # 5
         return kind, *_number_key(value)
     parts = _parts_of(value)
-    if parts is None:
+    if parts is None:  # 6
         return kind, value
-    if kind.__eq__ in _EQ_BY_PARTS or kind is functools.partial or _has_generated_eq(kind):
+    if kind.__eq__ in _EQ_BY_PARTS or kind is functools.partial or _has_generated_eq(kind):  # 7
         with contextlib.suppress(TypeError):  # a class with a `__hash__` of its own may have parts without one
             key = kind, parts.collect(map(exact_key, parts.items))
             hash(key)
             return key
-    return kind, value, parts.collect(map(_key_or_type, parts.items))  # compares by the `__eq__` of the class too
-
-
-def _number_key(value: object) -> tuple[Any, str]:
-    """Return value and `repr` of a number: Decimal("1.0") == Decimal("1.00"), although they behave differently."""
-    written: Any = _type(value).__repr__
-    says_no_more = written in (object.__repr__, int.__repr__)  # an address only; and the repr of huge ints raises
-    return value if value == value else None, "" if says_no_more else repr(value)
+    return kind, value, parts.collect(map(_key_or_type, parts.items))  # 8
 
 
 class _Parts(NamedTuple):
@@ -81,6 +83,7 @@ class _Parts(NamedTuple):
 
 
 def _parts_of(value: Any) -> _Parts | None:
+    """Return the parts of a sequence, set, mapping, dataclass, range, slice or partial; None for any other value."""
     if _type(value) is functools.partial:  # whose `__eq__` is identity, and which may have parts that can change
         parts = (value.func, value.args, *value.keywords.items())
         return _Parts(parts) if _is_hashable(parts) else None
@@ -106,6 +109,13 @@ def _is_hashable(value: object) -> bool:
     except Exception:  # whatever a user's own __hash__ raises
         return False
     return True
+
+
+def _number_key(value: object) -> tuple[Any, str]:
+    """Return value and `repr` of a number: Decimal("1.0") == Decimal("1.00"), although they behave differently."""
+    written: Any = _type(value).__repr__
+    says_no_more = written in (object.__repr__, int.__repr__)  # an address only; and the repr of huge ints raises
+    return value if value == value else None, "" if says_no_more else repr(value)
 
 
 def _has_generated_eq(cls: Any) -> bool:

@@ -25,8 +25,6 @@ from treekit._compare.elements import largest_distances, place_of_first, which_d
 from treekit._compare.exact import exact_key
 from treekit._text.describe import describe, describe_types, describe_values
 
-_mask_of: Any = np.ma.getmaskarray
-_MASKED: Any = np.ma.MaskedArray
 _ARRAYS: Any = (jax.Array, np.ndarray)
 _ABSTRACT: Any = (Tracer, jax.ShapeDtypeStruct)
 _PLAIN = (float, int, bool, str, complex)
@@ -77,7 +75,7 @@ def plainly_equal(a: PyTree, b: PyTree) -> bool:
         return True
     if type(a) is not type(b):
         return False
-    if isinstance(a, OF_NUMPY) and not isinstance(a, _MASKED):
+    if isinstance(a, OF_NUMPY):
         return a.dtype == b.dtype and a.dtype.kind in "biufc" and a.shape == b.shape and bool((a == b).all())
     return type(a) in _PLAIN and bool(a == b)
 
@@ -141,15 +139,6 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterat
         return
     x, y = _values(a, b)
     differ = np.asarray(_objects_differ(x, y), bool) if dtype_of(x) is None else which_differ(x, y, rtol, atol)
-    if isinstance(a, _MASKED) or isinstance(b, _MASKED):
-        a_mask, b_mask = map(_mask_of, (a, b))
-        if (unlike := a_mask != b_mask).any():
-            i, where = unlike.argmax(), place_of_first(unlike)
-            sides = ((a_mask, x), (b_mask, y))
-            left, right = (f"{'masked' if mask.flat[i] else values.flat[i]}{where}" for mask, values in sides)
-            yield LeafDifference("value", left, right)
-            return
-        differ &= ~a_mask
     if differ.any():
         ours, theirs = x[differ], y[differ]
         left, right = (text + place_of_first(differ) for text in _describe_first(ours[0], theirs[0]))

@@ -1,7 +1,7 @@
 """The same tree in the nodes of another one: a dict for a `FrozenDict`, or for an `nnx.State`."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from treekit._base.jax import jtu
@@ -10,26 +10,32 @@ from treekit._base.types import PyTree
 from treekit._names.key_path import key_name
 
 
-def in_nodes_of(like: PyTree, tree: PyTree, *, kind: type[Any] = Mapping) -> Any:
-    """Return a tree with its nodes replaced by those of another tree, wherever both have the same keys.
+def mappings_as_in(like: PyTree, tree: PyTree) -> Any:
+    """Return a tree with its mappings replaced by those that another tree has there, if they have the same keys.
 
     Args:
         like: the other tree.
-        tree: a tree of that structure, or a prefix of it. Nodes with other keys are returned as they are.
-        kind: with `Mapping`, a mapping is replaced by a mapping of another class. With `object`, any two nodes match of
-            which one is a mapping: its key i is the index i of a list.
+        tree: a tree of that structure, or a prefix of it. What does not match is returned as it is.
     """
+    return _as_in(like, tree, lambda a, b: is_mapping(a) and is_mapping(b))
+
+
+def nodes_as_in(like: PyTree, tree: PyTree) -> Any:
+    """Do the same, and replace nodes by mappings and mappings by nodes too: key i of a mapping is index i of a list."""
+    return _as_in(like, tree, lambda a, b: is_mapping(a) or is_mapping(b))
+
+
+def _as_in(like: PyTree, tree: PyTree, may_replace: Callable[[PyTree, PyTree], bool]) -> Any:
     if tree is like or jtu.all_leaves([tree]) or jtu.all_leaves([like]):
         return tree
-    is_like = type(tree) is type(like)
-    are_of_kind = isinstance(like, kind) and isinstance(tree, kind)
-    if not is_like and not (are_of_kind and (is_mapping(like) or is_mapping(tree))):
+    are_alike = type(tree) is type(like)
+    if not (are_alike or may_replace(like, tree)):
         return tree
     wanted, children = children_of(like), children_of(tree)
     by_name = {key_name(key): child for key, child in children.items()}
     if len(wanted) != len(children) or not {*map(key_name, wanted)} <= by_name.keys():
         return tree
-    parts = [in_nodes_of(child, by_name[key_name(key)], kind=kind) for key, child in wanted.items()]
-    if is_like and [*children] == [*wanted] and all(map(operator.is_, parts, children.values())):
+    parts = [_as_in(child, by_name[key_name(key)], may_replace) for key, child in wanted.items()]
+    if are_alike and [*children] == [*wanted] and all(map(operator.is_, parts, children.values())):
         return tree
     return one_level(like)[1].unflatten(parts)

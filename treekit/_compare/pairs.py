@@ -80,8 +80,9 @@ def walk_pairs(
             have_same_keys = a_children.keys() == b_children.keys()
             if not have_same_keys:
                 yield Pair(path, "structure", a_children, b_children)
-            # The static part of a mapping is its keys.
-            if (have_same_keys or not is_mapping(a)) and (same is not equal or one_level(a)[1] != one_level(b)[1]):
+            has_other_static_part = not is_mapping(a) or have_same_keys  # than its keys, which differ
+            # If JAX decides, it compares both structures at once, which is faster.
+            if has_other_static_part and (same is not equal or one_level(a)[1] != one_level(b)[1]):
                 yield from _static_differences(path, a, b, a_children, same)
             for key in reversed([key for key in a_children if key in b_children]):
                 # A Flax variable and its value have one name.

@@ -1,4 +1,11 @@
-"""Flatten several trees up to the structure of one, with errors that say where they differ, and in what."""
+"""Flatten trees up to the structure of another one, with errors that say where they differ, and in what.
+
+| function | flattens | None in place of a subtree | its error |
+|---|---|---|---|
+| `flatten_up_to` | one tree | does not fit | is short; callers say more with `prefix_mismatch` or `updates_mismatch` |
+| `flatten_up_to_each` | each of several trees | does not fit | says which of them does not fit, and where |
+| `flatten_updates` | updates, up to the params | one None for each leaf | says where they do not fit |
+"""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -79,33 +86,16 @@ def _spread_none(x: object, part: object) -> Any:
     return treedef.unflatten([None] * treedef.num_leaves) if x is None else x
 
 
-def updates_mismatch(treedef: PyTreeDef, updates: Updates, name: str) -> str:
-    """Say where updates, which have this name, first differ in structure from params; "" if that is unknown."""
-    # None fits anything in updates.
-    mismatch = _first_mismatch(treedef, updates, lambda param, update: update is None)
-    if mismatch is None:
-        return ""
-    path, has, others = mismatch
-    return f"at {path_text(path)}, the params have {has}, and the {name} {others}"
-
-
-def prefix_mismatch(
-    name: str, prefix_treedef: PyTreeDef, tree: PyTree, error: ValueError, whole: str = "the tree it is for"
-) -> ValueError:
-    """Return an error that says where `name` is not a prefix of `tree`; with the text of `error` if that is unknown."""
-    # A leaf of the prefix fits any subtree.
-    mismatch = _first_mismatch(prefix_treedef, tree, lambda prefix, _: jtu.all_leaves([prefix]))
-    if mismatch is None:
-        return ValueError(f"{name} does not fit {whole}: {error}")
-    path, has, others = mismatch
-    where = f"at key path {path_text(path, name)}"
-    return ValueError(f"{name} does not fit {whole}: {where} it has {has}, and {whole} {others}")
-
-
 def _first_mismatch(
     treedef: PyTreeDef, tree: PyTree, fits: Callable[[PyTree, PyTree], bool]
 ) -> tuple[KeyPath, str, str] | None:
-    """Return where a tree first differs from a structure, and what both have there; None if that is unknown."""
+    """Return where a tree first differs from a structure, and what both have there; None if that is unknown.
+
+    Args:
+        treedef: the structure.
+        tree: the tree.
+        fits: whether a part of the structure and the part of the tree at the same place fit, whatever is in them.
+    """
     with contextlib.suppress(Exception):  # classes of users may raise anything where they are rebuilt or compared
         for pair in walk_pairs(treedef.unflatten(range(treedef.num_leaves)), tree, fits):
             if pair.kind == "type" and jtu.all_leaves([pair.a]):  # a number that stands for a leaf
@@ -117,3 +107,24 @@ def _first_mismatch(
             if pair.kind is not None:
                 return pair.path, *pair.described()
     return None
+
+
+def updates_mismatch(treedef: PyTreeDef, updates: Updates, name: str) -> str:
+    """Say where updates, which have this name, first differ in structure from params; "" if that is unknown."""
+    mismatch = _first_mismatch(treedef, updates, lambda _, update: update is None)  # which fits any params
+    if mismatch is None:
+        return ""
+    path, has, others = mismatch
+    return f"at {path_text(path)}, the params have {has}, and the {name} {others}"
+
+
+def prefix_mismatch(
+    name: str, prefix_treedef: PyTreeDef, tree: PyTree, error: ValueError, whole: str = "the tree it is for"
+) -> ValueError:
+    """Return an error that says where `name` is not a prefix of `tree`; with the text of `error` if that is unknown."""
+    mismatch = _first_mismatch(prefix_treedef, tree, lambda prefix, _: jtu.all_leaves([prefix]))  # it fits any subtree
+    if mismatch is None:
+        return ValueError(f"{name} does not fit {whole}: {error}")
+    path, has, others = mismatch
+    where = f"at key path {path_text(path, name)}"
+    return ValueError(f"{name} does not fit {whole}: {where} it has {has}, and {whole} {others}")

@@ -11,7 +11,7 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.tree import is_mapping, is_none, numbered
 from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
-from treekit._compare.nodes import in_nodes_of
+from treekit._compare.nodes import mappings_as_in
 from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
 from treekit._names.key_path import leaf_path_text
 from treekit._select.tree_spec import TreeSpec
@@ -205,7 +205,7 @@ def _fit(filter_spec: object, tree: PyTree) -> tuple[list[Any], list[Any], PyTre
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _fit(filter_spec.__call__, tree)
-        if (changed := in_nodes_of(tree, filter_spec)) is not filter_spec:
+        if (changed := mappings_as_in(tree, filter_spec)) is not filter_spec:
             return _fit(changed, tree)
         raise ValueError(f"{prefix_mismatch('filter_spec', prefix, tree, error)}{_order(tree)}") from None
     for i, spec in enumerate(specs):

@@ -10,7 +10,7 @@ from treekit._base.flax import has_variables, values_of_variables
 from treekit._base.jax import jtu
 from treekit._base.predicates import can_be_trained, is_parameter, is_traced, is_truly_callable
 from treekit._base.types import KeyPath, PyTree, PyTreeDef
-from treekit._compare.nodes import in_nodes_of
+from treekit._compare.nodes import mappings_as_in
 from treekit._compare.prefix import flatten_up_to, prefix_mismatch
 from treekit._names.key_path import flatten_with_path, path_text
 from treekit._select.tree_spec import TreeSpec
@@ -187,7 +187,7 @@ def _fit_prefix(spec: object, tree: PyTree, argument: _Argument) -> FittedSpec:
 
 def _in_nodes_of_tree(spec: PyTree, tree: PyTree) -> Any:
     """Return a spec in the mappings that the tree has, or without variables of Flax; itself if neither changes it."""
-    changed = in_nodes_of(like=tree, tree=spec)
+    changed = mappings_as_in(like=tree, tree=spec)
     return values_of_variables(spec) if changed is spec and has_variables(spec) else changed
 
 

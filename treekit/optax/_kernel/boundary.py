@@ -13,7 +13,7 @@ from treekit._base.flax import is_nnx_state
 from treekit._base.jax import jtu, untyped
 from treekit._base.memory import closed_over, copied, unshared
 from treekit._base.types import OptState, Params, TransformationLike, Updates
-from treekit._compare.nodes import in_nodes_of
+from treekit._compare.nodes import nodes_as_in
 from treekit.optax._kernel.crossing import Crossing
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.misfit import check_fit_if_integers, explained
@@ -73,7 +73,7 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
                 note_transformation(error, crossing.updates, crossing.params)
                 raise
         if own_state is not state:
-            new_state = in_nodes_of(state, new_state, kind=object)
+            new_state = nodes_as_in(state, new_state)
         return new_updates, new_state
 
     return with_core(init, update, core)
@@ -110,5 +110,5 @@ def _from_nnx(init: Callable[[Any], Any], state: OptState, like: Params) -> Any:
     """
     if is_nnx_state(like):
         with contextlib.suppress(Exception):  # an init that cannot be traced
-            return in_nodes_of(untyped.eval_shape(init, like), state, kind=object)  # of any class
+            return nodes_as_in(untyped.eval_shape(init, like), state)
     return state
