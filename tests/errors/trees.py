@@ -75,7 +75,7 @@ MISTAKES: dict[str, Mistake] = {
     "a layer for the function of a scan": Mistake(
         lambda: unchecked(tk.filter_scan)(eqx.nn.Linear(2, 2, key=jax.random.key(0)), jnp.ones(2), jnp.ones((3, 2))),
         TypeError,
-        "lambda x, layer",
+        "with the carry, f32[2], and an entry of xs, f32[2]",
     ),
     "init and xs of a scan the other way round": Mistake(
         lambda: unchecked(tk.filter_scan)(lambda x, layer: (layer(x), None), LAYERS, jnp.ones((2, 2))),

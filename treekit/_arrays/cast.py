@@ -22,7 +22,3 @@ def cast_each(
     except (TypeError, OverflowError) as error:
         raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
     return out
-
-
-def can_be_broadcast(have: tuple[int, ...], want: tuple[int, ...]) -> bool:
-    return len(have) <= len(want) and all(n in (1, m) for n, m in zip(have[::-1], want[::-1], strict=False))

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from treekit._arrays.cast import can_be_broadcast, cast_each
-from treekit._base.dtype import dtype_of, shape_of, stands_for_array
+from treekit._arrays.cast import cast_each
 from treekit._base.jax import jtu
 from treekit._base.types import LeafPredicate, PyTree
 from treekit._compare.prefix import flatten_up_to_each
-from treekit._names.key_path import leaf_path_text
 from treekit._text.describe import describe_value
 
 T = TypeVar("T")
@@ -105,40 +103,4 @@ def cast_tree_like(
     casting: Casting = "same_kind",
 ) -> T:
     """Cast the leaves of `tree` to the dtypes of `like`."""
-
-    def take(_: object, x: object) -> Any:
-        return x
-
-    return dtype_preserving_tree_map(take, like, tree, is_leaf=is_leaf, casting=casting)
-
-
-def check_shapes(
-    like: PyTree,
-    tree: PyTree,
-    is_leaf: LeafPredicate | None = None,
-    *,
-    broadcast: bool = False,
-    names: tuple[str, str] = ("tree", "rest[0]"),
-) -> None:
-    """Raise a ValueError if a leaf of `tree` has another shape than the leaf of `like`; the message names the key path.
-
-    Args:
-        like: a tree, which is a prefix of `tree`.
-        tree: any tree.
-        is_leaf: as in `jax.tree.map`.
-        broadcast: also allow shapes that can be broadcast to those of `like`.
-        names: what the caller calls the two trees.
-    """
-    leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
-    for i, pair in enumerate(zip(leaves, *flatten_up_to_each(treedef, [tree], names), strict=True)):
-        want, have = map(_shape, pair)
-        if want is None or have is None or want == have or (broadcast and can_be_broadcast(have, want)):
-            continue
-        raise ValueError(f"at {leaf_path_text(like, i, is_leaf)}: shape {have} for a leaf of shape {want}")
-
-
-def _shape(x: object) -> tuple[int, ...] | None:
-    """Return the shape of an array, a number, or what stands for an array; None for other leaves."""
-    if dtype_of(x) is not None:
-        return getattr(x, "shape", ())
-    return shape_of(x) if stands_for_array(x) else None
+    return dtype_preserving_tree_map(lambda _, x: x, like, tree, is_leaf=is_leaf, casting=casting)

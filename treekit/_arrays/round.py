@@ -130,7 +130,7 @@ def bits_like(tree: PyTree, random_bits: RandomBits, is_leaf: Callable[[Any], bo
 
 def hash_bits(*data: object) -> Any:
     """Return two words of 32 bits, each of which depends on every input bit."""
-    rows = jnp.stack(jnp.broadcast_arrays(*map(jnp.uint32, (*data, 1, 2))))  # two more rounds, for the last bits
+    rows = jnp.stack(jnp.broadcast_arrays(*map(jnp.uint32, (*data, 1, 2))))  # so that the last word is mixed too
     start = jnp.full_like(rows[0], 0x9E3779B9), jnp.full_like(rows[0], 0x243F6A88)
     # A loop, since XLA would fuse other code into its users and repeat it for each element.
     return lax.scan(_turn, start, rows)[0]

@@ -118,11 +118,6 @@ def filter_scan(
                 "xs is a list of trees of one structure, and each step gets a list, with an entry of each of their "
                 "arrays. To get one tree after another, pass treekit.tree_stack(xs)"
             )
-        if isinstance(error, TypeError) and not jtu.all_leaves([f]):
-            error.add_note(
-                f"f of filter_scan is of type {type(f).__name__}. To call layers one after another, write "
-                "lambda x, layer: (layer(x), None), and pass the layers as xs"
-            )
         raise
     return last.whole(), ys.whole()
 
@@ -174,9 +169,13 @@ _bodies: weakref.WeakKeyDictionary[Callable[..., Any], dict[Any, Any]] = weakref
 
 
 def _body_of(f: Callable[..., Any], checkpoint: bool | Callable[..., Any]) -> Any:
-    """Return the body of a loop over `f`: the same object each time, by which JAX finds what it has traced."""
+    """Return the body of a loop over `f`: the same object each time, by which JAX finds what it has traced.
+
+    It is kept for an `f` that is hashed by identity, as a function is. A bound method is another object each time, and
+    an equal callable node may have other arrays.
+    """
     hash_of: Any = type(f).__hash__
-    if hash_of is object.__hash__:  # not a bound method, which is another object each time
+    if hash_of is object.__hash__:
         with contextlib.suppress(TypeError):  # a ufunc has no weak references, and a policy may have no hash
             bodies = _bodies.setdefault(f, {})
             if checkpoint not in bodies:

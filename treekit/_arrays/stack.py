@@ -179,9 +179,10 @@ def tree_ravel(tree: T) -> tuple[Any, Callable[[Any], T]]:
         for i in places:
             stop = start + math.prod(likes[i].shape)
             part, start = jnp.reshape(flat[start:stop], likes[i].shape), stop
-            mixed = jnp.iscomplexobj(part) and issubdtype(dtype, jnp.complexfloating)
+            # A real array in a complex vector gets the real part. In a real vector, a complex number is a mistake.
+            is_in_complex = jnp.iscomplexobj(part) and issubdtype(dtype, jnp.complexfloating)
             is_real = not issubdtype(likes[i].dtype, jnp.complexfloating)
-            parts[i] = cast_like(jnp.real(part) if mixed and is_real else part, likes[i])
+            parts[i] = cast_like(jnp.real(part) if is_in_complex and is_real else part, likes[i])
         out: T = treedef.unflatten(parts)
         return out
 

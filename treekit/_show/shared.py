@@ -41,11 +41,12 @@ def tree_shared(tree: PyTree) -> dict[str, list[str]]:
     refuse_class(tree, "tree_shared")
     named = flatten_with_distinct_names(tree)
     spans = sorted(span for i, (name, x) in enumerate(named) for span in _spans(i, name, x))
-    group = list(range(len(named)))  # for each leaf, the first one that it shares memory with, perhaps through others
+    # A union-find over leaves: NumPy views may overlap only in part, and two of them through a third one.
+    parent = list(range(len(named)))
 
     def first(i: int) -> int:
-        while group[i] != i:
-            i = group[i]
+        while parent[i] != i:
+            i = parent[i]
         return i
 
     open_spans: list[_Span] = []  # those that may reach into the next one
@@ -54,7 +55,7 @@ def tree_shared(tree: PyTree) -> dict[str, list[str]]:
         for other in open_spans:
             if first(other.leaf) != first(span.leaf) and _overlap(named[other.leaf][1], named[span.leaf][1]):
                 low, high = sorted((first(other.leaf), first(span.leaf)))
-                group[high] = low
+                parent[high] = low
         open_spans.append(span)
     shared: dict[int, list[str]] = {}
     for i, (name, _) in enumerate(named):

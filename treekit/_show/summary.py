@@ -86,14 +86,13 @@ class TreeSummary(Shown):
     rows: tuple[Row, ...]
     subtrees: tuple[Row, ...]
     total: Row
-    _lines: tuple[Row, ...]  # rows and subtrees, in the order of the tree
+    _lines: tuple[tuple[Row, bool], ...]  # rows and subtrees in the order of the tree, and which are rows
     _stats: bool
 
     def __repr__(self) -> str:
         return str(self)
 
     def _table(self) -> Table:
-        above = set(map(id, self.subtrees))
         row = self.total
         sizes = count(row.leaves, "leaf", "leaves"), count(row.numbers, "number"), describe_bytes(row.bytes)
         last_line = f"{row.type}: {', '.join(sizes)}"
@@ -103,10 +102,10 @@ class TreeSummary(Shown):
             last_line += f"; {shown}" if shown else ""
         return Table(
             ("name", "type", "numbers", "bytes", "sharding", "mean", "std", "NaNs", "infs", "note"),
-            list(map(_cells, self._lines[:_LINES])),
+            [_cells(row) for row, _ in self._lines[:_LINES]],
             [*left_out(len(self._lines) - _LINES, ": pass depth=1, or read .rows"), last_line],
             optional=("sharding", "mean", "std", "NaNs", "infs", "note"),
-            highlighted={i for i, row in enumerate(self._lines) if id(row) in above},
+            highlighted={i for i, (_, is_row) in enumerate(self._lines) if not is_row},
         )
 
 
@@ -158,79 +157,78 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
         raise TypeError(f"depth must be an int or None, found {describe_value(depth)}")
     if depth is not None and operator.index(depth) < 0:
         raise ValueError(f"depth must not be negative, found {depth}")
-    named, parts = _walk(tree, depth)
+    named, lines = _lines_of(tree, depth)
     values = [x for _, x in named]
     leaves = [_leaf(name, x) for name, x in named]
     if stats:
         leaves = [leaf._replace(**measured) for leaf, measured in zip(leaves, measure(values), strict=True)]
     leaves = _with_notes(leaves, values)
 
-    lines: list[Row] = []
-    rows: list[Row] = []
-    for part in parts:
-        below = leaves[part.start : part.stop]
-        row = below[0] if part.type is None else _total(part.name, part.type, below)
-        lines.append(row)
-        if part.is_row:
-            rows.append(row)
-    total = _total("", type(tree).__qualname__, leaves)
-    shown = set(map(id, rows))
-    subtrees = tuple(row for row in lines if id(row) not in shown)
-    return TreeSummary(tuple(rows), subtrees, total, tuple(lines), stats)
+    shown: list[tuple[Row, bool]] = []
+    for line in lines:
+        below = [leaves[i] for i in line.leaves]
+        shown.append((below[0] if line.type is None else _total(line.name, line.type, below), line.is_row))
+    return TreeSummary(
+        rows=tuple(row for row, is_row in shown if is_row),
+        subtrees=tuple(row for row, is_row in shown if not is_row),
+        total=_total("", type(tree).__qualname__, leaves),
+        _lines=tuple(shown),
+        _stats=stats,
+    )
 
 
-class _Part(NamedTuple):
-    """A line of the table: the leaves that it covers, and whether it is one of the `rows`."""
+class _Line(NamedTuple):
+    """A line of the table.
+
+    Attributes:
+        name: the name of a leaf or a subtree.
+        type: the class of a subtree; None for a leaf.
+        level: its level, 0 for the root.
+        is_row: whether it is one of the `rows`, and not a subtree above them.
+        leaves: the indices of the leaves in it.
+    """
 
     name: str
-    type: str | None  # the class of a subtree; None for a leaf
-    start: int
-    stop: int
-    is_row: bool
-
-
-class _Visit(NamedTuple):
-    """A node to visit: its name with a dot, as in `start_below`, and its level."""
-
-    start: str
-    node: Any
+    type: str | None
     level: int
+    is_row: bool
+    leaves: list[int]
 
 
-class _End(NamedTuple):
-    """The end of a part, given by its index: everything below it has been visited."""
-
-    part: int
-
-
-def _walk(tree: PyTree, depth: int | None) -> tuple[list[tuple[str, Any]], list[_Part]]:
+def _lines_of(tree: PyTree, depth: int | None) -> tuple[list[tuple[str, Any]], list[_Line]]:
     """Return the leaves of a tree by name, and the lines of its table, in the order of the tree."""
     leaves: list[tuple[str, Any]] = []
-    parts: list[_Part] = []
-    todo: list[_Visit | _End] = [_Visit("", tree, 0)]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, _End):
-            parts[item.part] = parts[item.part]._replace(stop=len(leaves))
-            continue
-        start, x, level = item
-        name = start[:-1]
-        if level > sys.getrecursionlimit():  # JAX has about the same limit
-            where = shortened(name, _WIDTH)
-            raise RecursionError(f"the tree has more than {level - 1:,} levels, or contains itself, at {where}")
+    lines: list[_Line] = []
+    around: list[_Line] = []  # the lines of the nodes that x is in
+    for name, x, level in _walk(tree):
+        while around and around[-1].level >= level:
+            around.pop()
         is_leaf = jtu.all_leaves([x])
         # A variable of Flax and its value have one name, and one line; the root has one if nothing below it has one.
         has_line = is_leaf or (not is_variable(x) and (level > 0 or depth == 0))
         if has_line and (depth is None or level <= depth):
-            kind, is_row = (None if is_leaf else type(x).__qualname__), is_leaf or level == depth
-            todo.append(_End(len(parts)))
-            parts.append(_Part(name, kind, start=len(leaves), stop=len(leaves), is_row=is_row))
+            kind = None if is_leaf else type(x).__qualname__
+            line = _Line(name, kind, level, is_row=is_leaf or level == depth, leaves=[])
+            lines.append(line)
+            around.append(line)
         if is_leaf:
+            for line in around:
+                line.leaves.append(len(leaves))
             leaves.append((name, x))
-        else:
-            below = level + (not is_variable(x))
-            todo += reversed([_Visit(start_below(start, key), child, below) for key, child in keyed_children(x)])
-    return leaves, [part for part in parts if part.stop > part.start]
+    return leaves, [line for line in lines if line.leaves]
+
+
+def _walk(tree: PyTree) -> Iterator[tuple[str, Any, int]]:
+    """Yield each node and leaf with its name and its level, a node before what is in it."""
+    todo: list[tuple[str, Any, int]] = [("", tree, 0)]
+    while todo:
+        start, x, level = todo.pop()
+        if level > sys.getrecursionlimit():  # JAX has about the same limit
+            where = shortened(start[:-1], _WIDTH)
+            raise RecursionError(f"the tree has more than {level - 1:,} levels, or contains itself, at {where}")
+        yield start[:-1], x, level
+        below = level + (not is_variable(x))
+        todo += reversed([(start_below(start, key), child, below) for key, child in keyed_children(x)])
 
 
 def _leaf(name: str, x: Any) -> Row:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import optax
 
-from treekit._arrays.cast import can_be_broadcast
+from treekit._arrays.shapes import can_be_broadcast
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_array, is_real_number

@@ -15,7 +15,8 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from treekit._arrays.cast import can_be_broadcast, cast_each
+from treekit._arrays.cast import cast_each
+from treekit._arrays.shapes import can_be_broadcast
 from treekit._base.dtype import (
     dtype_of,
     have_same_dtypes,

@@ -5,8 +5,9 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import optax
 
-from treekit._arrays.map import check_shapes, dtype_preserving_tree_map
+from treekit._arrays.map import dtype_preserving_tree_map
 from treekit._arrays.round import Key, bits_like, bits_of_key, round_by, widen
+from treekit._arrays.shapes import check_shapes
 from treekit._base.dtype import (
     as_array,
     cast_like,

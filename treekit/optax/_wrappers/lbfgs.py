@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import optax
 
-from treekit._arrays.map import cast_tree_like, check_shapes
+from treekit._arrays.map import cast_tree_like
+from treekit._arrays.shapes import check_shapes
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_real_number
