@@ -1,5 +1,6 @@
 """check_donation: each leaf that is not usable, and leaves that share a buffer, by name."""
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -31,6 +32,7 @@ USABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "a key": (lambda key: jax.random.split(key)[0], (jax.random.key(0),)),
     "NumPy and a constant": (lambda x, y: x + y, (np.ones(3, np.float32), 2.0)),
     "two leaves of one name": (lambda p: p, ({"a": {"b": X}, "a.b": Y},)),
+    "a builtin without a signature": (dict, ({"a": X},)),
     "nothing to reuse": (lambda x: x.sum(), (jnp.ones((2, 0)),)),
 }
 
@@ -44,6 +46,7 @@ UNUSABLE: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     ),
     "not read": (lambda x: jnp.zeros(3, jnp.float32), (X,), "x +f32[3] +f does not read it"),
     "none of two": (lambda x, y: x[0] * y[0], (X, Y), "2 of 2 donated leaves were not usable.* x .* y "),
+    "without a signature": (functools.partial(max, key=jnp.ndim), (X, Y), "0, 1 +f32[3] +2 leaves have"),
     "positional": (lambda *xs: xs[0], (X, Y), "xs.1 +f32[3]"),
     "one buffer": (lambda x, y: (x, y), ({"a": X}, X), "share a buffer, which cannot be donated twice.*x.a, y$"),
 }

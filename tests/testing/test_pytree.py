@@ -56,6 +56,13 @@ class Plain:
         self.x, self.y, self.act, self.rate = x, y, act, rate
 
 
+class OneSlot:
+    __slots__ = "weights"
+
+    def __init__(self) -> None:
+        self.weights = ONES
+
+
 KEY: Any = jax.tree_util.GetAttrKey
 
 
@@ -217,6 +224,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: [{"m": Plain(ONES)}],
         r"a pytree node\n.*dict at 0: m is a leaf of type Plain, with arrays in x",
     ),
+    "an array in the one slot of a leaf": (lambda: [OneSlot()], "of type OneSlot, with arrays in weights"),
     "itself inside": (cyclic, r"it can be flattened\n.*list: more than \d+ levels; does it contain itself\?"),
 }
 

@@ -13,7 +13,7 @@ from treekit._base.jax import jnp, jtu, untyped
 from treekit._text.columns import WIDTH, in_columns
 from treekit._text.describe import count, describe, describe_value
 from treekit._text.lists import listed
-from treekit.testing._case import by_path, is_jit_argument, shared_buffers, split
+from treekit.testing._trees import by_path, is_jit_argument, shared_buffers, split
 
 
 def check_donation(f: Callable[..., object], *args: object) -> None:
@@ -47,7 +47,7 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
             f"check_donation takes a function and its arguments, check_donation(step, params, state); found "
             f"{describe_value(f)}. To close over others, write lambda params, state: step(params, state, batch)"
         )
-    named = OrderedDict(inspect.signature(f).bind(*args).arguments)
+    named = _named(f, args)
     names = [name for name, x in by_path(named).items() if is_jit_argument(x)]
     if not names:
         order = ". The arguments are (f, *args): are they in the right order?" if any(map(callable, args)) else ""
@@ -64,6 +64,15 @@ def check_donation(f: Callable[..., object], *args: object) -> None:
         wrong += [f"  {', '.join([first, *others])}" for first, others in shared.items()]
     if wrong:
         raise AssertionError("\n".join(wrong))
+
+
+def _named(f: Callable[..., object], args: tuple[object, ...]) -> "OrderedDict[str, object]":
+    """Return the arguments by the names of the parameters of `f`; by index, if it is a builtin without a signature."""
+    try:
+        signature = inspect.signature(f)
+    except ValueError:
+        return OrderedDict((str(i), x) for i, x in enumerate(args))
+    return OrderedDict(signature.bind(*args).arguments)
 
 
 class _Run(NamedTuple):

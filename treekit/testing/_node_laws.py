@@ -1,4 +1,7 @@
-"""The laws of a node: how it is flattened and rebuilt, and its static parts."""
+"""The laws of a node: how it is flattened and rebuilt, and its static parts.
+
+`NODE_LAWS`, near the end, lists them. What only one law uses is below it, what several use is at the end.
+"""
 
 import copy
 import dataclasses
@@ -126,6 +129,7 @@ def _what_became_of(given: list[Any], after: list[tuple[Any, Any]]) -> str:
 
 
 def _is_rebuilt_without_its_code(x: object) -> Iterator[Violation]:
+    """Law: rebuilding a dataclass does not run its `__post_init__`, nor an `__init__` that its author wrote."""
     cls: type[Any] = x.__class__
     if not dataclasses.is_dataclass(cls):
         return  # the `__init__` of other classes may be designed for rebuilding
@@ -179,7 +183,7 @@ def _keeps_its_attributes(x: object) -> Iterator[Violation]:
             fix="make it a field, data or static; " + REGISTER,
         )
     shared = [name for name in old if type(old[name]) in (dict, list, set) and old[name] is new.get(name)]
-    if shared and not any(_has_static_parts_that_are_static(x)):
+    if shared and not _not_static(x):  # which the next law reports
         yield Violation(
             "it shares no container with what is rebuilt from it",
             found=f"{', '.join(shared)} {'is' if len(shared) == 1 else 'are'} the same in both",
@@ -192,10 +196,6 @@ def _may_be_lost(x: object, name: str) -> bool:
     """Whether an attribute is a `cached_property`, or in the `drop_fields` of `register_node`."""
     cached = hasattr(inspect.getattr_static(x.__class__, name, None), "__set_name__")
     return cached or name in getattr(layout_of(x.__class__), "dropped", ())
-
-
-def _named(x: object) -> str:
-    return getattr(x, "__qualname__", "") or describe_value(x)
 
 
 def _is_reset(old: object, new: object) -> bool:
@@ -213,29 +213,13 @@ def _is_reset(old: object, new: object) -> bool:
     return bool(tree_diff(old, new))
 
 
-def _identical(xs: list[Any], ys: list[Any]) -> bool:
-    return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
-
-
-def same_treedef(treedef: PyTreeDef, other: PyTree) -> bool:
-    """Whether two treedefs are equal; False if comparing their static parts raises, as arrays do."""
-    try:
-        return bool(treedef == other)
-    except Exception:
-        return False
-
-
-def _public_attributes(x: object) -> dict[str, Any]:
-    """Return the public attributes of an instance with a `__dict__`."""
-    attributes: dict[str, Any] = getattr(x, "__dict__", {})
-    return {name: value for name, value in attributes.items() if not name.startswith("_")}
+def _named(x: object) -> str:
+    return getattr(x, "__qualname__", "") or describe_value(x)
 
 
 def _has_static_parts_that_are_static(x: object) -> Iterator[Violation]:
     """Law: static parts are hashable and contain no arrays."""
-    parts, again = _items(_static_part(x)), _items(_static_part(x))
-    wrong = [(part, why) for part in parts if (why := _why_not_static(part, again))]
-    if wrong:
+    if wrong := _not_static(x):
         fields = [
             f"{name}, of type {type(value).__qualname__}"
             for name, value in _public_attributes(x).items()
@@ -249,9 +233,10 @@ def _has_static_parts_that_are_static(x: object) -> Iterator[Violation]:
         )
 
 
-def _items(static: object) -> list[Any]:
-    """Return the items of nested tuples."""
-    return jtu.tree_leaves(static, is_leaf=lambda x: not isinstance(x, tuple))
+def _not_static(x: object) -> list[tuple[Any, str]]:
+    """Return the static parts of a node that cannot be static, each with the reason."""
+    parts, again = _items(_static_part(x)), _items(_static_part(x))
+    return [(part, why) for part in parts if (why := _why_not_static(part, again))]
 
 
 def _static_part(x: object) -> Any:
@@ -259,6 +244,11 @@ def _static_part(x: object) -> Any:
     if type(x) in (dict, OrderedDict, defaultdict):
         return None  # only the keys, in a list of JAX's own
     return jtu.tree_structure(x).node_data()[1]
+
+
+def _items(static: object) -> list[Any]:
+    """Return the items of nested tuples."""
+    return jtu.tree_leaves(static, is_leaf=lambda x: not isinstance(x, tuple))
 
 
 def _why_not_static(part: object, again: list[Any]) -> str:
@@ -276,6 +266,10 @@ def _why_not_static(part: object, again: list[Any]) -> str:
 
 
 def _distinguishes_numbers(x: object) -> Iterator[Violation]:
+    """Law: static numbers that are equal but not the same, such as 1, 1.0 and True, give different structures.
+
+    Only fields of dataclasses whose annotations allow several types are tried.
+    """
     fields = dataclasses.fields(x) if dataclasses.is_dataclass(x) else ()
     for name in [field.name for field in fields if _takes_any_number(field.type)]:
         value = getattr(x, name, None)
@@ -323,8 +317,9 @@ def _has_no_arrays_inside_of_leaves(x: object) -> Iterator[Violation]:
 
 def _attributes(x: object) -> dict[str, Any]:
     """Return the attributes of an object, also those in slots."""
-    slots = [name for cls in type(x).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(x, name)]
-    return {**{name: getattr(x, name) for name in slots}, **getattr(x, "__dict__", {})}
+    of_classes: list[Any] = [getattr(cls, "__slots__", ()) for cls in type(x).__mro__]
+    slots = [name for names in of_classes for name in ([names] if isinstance(names, str) else names)]
+    return {**{name: getattr(x, name) for name in slots if hasattr(x, name)}, **getattr(x, "__dict__", {})}
 
 
 def _has_array(x: object) -> bool:
@@ -340,3 +335,21 @@ NODE_LAWS: tuple[Callable[[Any], Iterator[Violation]], ...] = (
     _distinguishes_numbers,
     _has_no_arrays_inside_of_leaves,
 )
+
+
+def _identical(xs: list[Any], ys: list[Any]) -> bool:
+    return len(xs) == len(ys) and all(map(operator.is_, xs, ys))
+
+
+def same_treedef(treedef: PyTreeDef, other: PyTree) -> bool:
+    """Whether two treedefs are equal; False if comparing their static parts raises, as arrays do."""
+    try:
+        return bool(treedef == other)
+    except Exception:
+        return False
+
+
+def _public_attributes(x: object) -> dict[str, Any]:
+    """Return the public attributes of an instance with a `__dict__`."""
+    attributes: dict[str, Any] = getattr(x, "__dict__", {})
+    return {name: value for name, value in attributes.items() if not name.startswith("_")}

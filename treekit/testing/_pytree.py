@@ -1,12 +1,13 @@
 """`check_pytree`: check the laws of a pytree for each node in it."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_array
-from treekit._base.types import PyTree
+from treekit._base.types import KeyPath, PyTree
 from treekit._names.key_path import path_text
 from treekit._text.describe import describe, describe_error, refuse_class
 from treekit.testing._node_laws import NODE_LAWS, same_treedef
@@ -65,21 +66,14 @@ def _violations_of_nodes(example: PyTree, sound: list[Any]) -> Iterator[tuple[st
     A node that contains an unsound node is not checked, since it would have the same faults. All other nodes without
     violations are appended to `sound`.
     """
-    nodes: list[tuple[tuple[Any, ...], Any, int]] = []  # key path, node, and the index of its parent in this list
-    ahead: list[tuple[tuple[Any, ...], Any, int]] = [((), example, -1)]
-    while ahead:  # no recursion, so that a tree may be as deep as JAX allows
-        path, x, _ = ahead[-1]
-        if len(path) > sys.getrecursionlimit():
-            found = f"more than {len(path) - 1} levels; does it contain itself?"
-            yield type(example).__qualname__, _cannot_be_flattened(found)
-            return
-        nodes.append(ahead.pop())
-        try:
-            ahead += [(path + key, child, len(nodes) - 1) for key, child in _children(x) if not _is_leaf(child)]
-        except Exception:  # `_violations_of_node` reports it
-            continue
-    unsound: set[int] = set()
-    for index, (path, x, parent) in reversed(list(enumerate(nodes))):  # children before their parents
+    nodes = _nodes_of(example)
+    if nodes[-1].is_too_deep:
+        found = f"more than {len(nodes[-1].path) - 1} levels; does it contain itself?"
+        yield type(example).__qualname__, _cannot_be_flattened(found)
+        return
+    unsound: set[int] = set()  # the indices of nodes that are unsound, or have an unsound one in them
+    for index in reversed(range(len(nodes))):  # children before their parents
+        path, x, parent = nodes[index]
         violations = [] if index in unsound else list(_violations_of_node(x))
         where = f"{type(x).__qualname__} at {path_text(path)}" if path else type(x).__qualname__
         yield from ((where, violation) for violation in violations)
@@ -87,6 +81,30 @@ def _violations_of_nodes(example: PyTree, sound: list[Any]) -> Iterator[tuple[st
             unsound.add(parent)
         else:
             sound.append(x)
+
+
+class _Node(NamedTuple):
+    """A node in a tree, its key path, and the index of the node that it is in; -1 for the tree itself."""
+
+    path: KeyPath
+    x: Any
+    parent: int
+
+    @property
+    def is_too_deep(self) -> bool:
+        return len(self.path) > sys.getrecursionlimit()  # JAX has about the same limit
+
+
+def _nodes_of(example: PyTree) -> list[_Node]:
+    """List the nodes of a tree, each before those in it. A node that is too deep is the last."""
+    nodes: list[_Node] = []
+    todo = [_Node((), example, -1)]
+    while todo and not (nodes and nodes[-1].is_too_deep):
+        node, index = todo.pop(), len(nodes)
+        nodes.append(node)
+        with contextlib.suppress(Exception):  # `_violations_of_node` reports it
+            todo += [_Node((*node.path, *key), child, index) for key, child in _children(node.x) if not _is_leaf(child)]
+    return nodes
 
 
 def _violations_of_node(x: object) -> Iterator[Violation]:
@@ -114,15 +132,18 @@ def _children(x: object) -> list[tuple[tuple[Any, ...], Any]]:
     It raises any error of flattening, with or without key paths.
     """
 
-    def below(is_leaf: Iterator[bool]) -> Callable[[Any], bool]:
-        return lambda _: next(is_leaf, True)
+    def all_but_first() -> Callable[[Any], bool]:
+        """Return an `is_leaf` for one level: JAX first asks it about `x`, and then about the children."""
+        answers = iter([False])
+        return lambda _: next(answers, True)
 
     # Not `y is not x`, with which JAX would never return from a list that contains itself.
-    jtu.tree_leaves(x, is_leaf=below(iter([False])))
-    return jtu.tree_flatten_with_path(x, is_leaf=below(iter([False])))[0]
+    jtu.tree_leaves(x, is_leaf=all_but_first())
+    return jtu.tree_flatten_with_path(x, is_leaf=all_but_first())[0]
 
 
 def _distinguishes_classes(nodes: list[Any]) -> Iterator[Violation]:
+    """Law: the structures of instances of two classes differ."""
     seen: dict[type[Any], Any] = {}
     for x in nodes:
         cls, treedef = x.__class__, jtu.tree_structure(x)

@@ -1,4 +1,8 @@
-"""The laws of a gradient transformation: its state, its updates, and that it runs under every transform of JAX."""
+"""The laws of a gradient transformation: its state, its updates, and that it runs under every transform of JAX.
+
+`LAWS`, at the end, says what each of them demands. The functions before it describe what was found instead, or return
+"" if the law holds.
+"""
 
 import functools
 import pickle
@@ -16,19 +20,8 @@ from treekit._compare.differences import STRUCTURE, Difference, TreeDiff
 from treekit._names.key_path import flatten_with_names
 from treekit._text.describe import describe_error
 from treekit._text.lists import listed
-from treekit.testing._case import (
-    AFTER,
-    STEPS,
-    Case,
-    Run,
-    all_finite,
-    by_path,
-    is_jit_argument,
-    nan_paths,
-    shared_buffers,
-    split,
-    without,
-)
+from treekit.testing._case import AFTER, STEPS, Case, Run
+from treekit.testing._trees import all_finite, by_path, is_jit_argument, nan_paths, shared_buffers, split, without
 from treekit.testing._violations import KEEP_WIDE, WRAP, Law, Violation
 
 _SMALL = 2.0**-7  # a gradient that is small compared with 1; a power of two, so exact
