@@ -129,6 +129,16 @@ MISTAKES: dict[str, Mistake] = {
     "the hyperparameters of a model": Mistake(
         lambda: training.get_hyperparams(eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))), TypeError, "found MLP"
     ),
+    "a hyperparameter that is None": Mistake(
+        lambda: training.get_hyperparams([RATE._replace(hyperparams={"learning_rate": None})]),
+        TypeError,
+        "0.learning_rate must be a number, found None",
+    ),
+    "a hyperparameter that is a dict": Mistake(
+        lambda: training.get_hyperparams(RATE._replace(hyperparams={"learning_rate": {"a": 1, "b": 2}})),
+        TypeError,
+        "learning_rate must be a number, found dict",
+    ),
     "a misspelt name": Mistake(lambda: set_hyperparams(RATE, learning_rat=0.1), ValueError, "'learning_rat'"),
     "a name for a key": Mistake(lambda: set_hyperparams([RATE], {"learning_rate": 1}), ValueError, "0.learning_rate"),
     "a rate with a schedule": Mistake(

@@ -1,11 +1,17 @@
 """What Optax does not have: whole steps, averages of params, rates, hyperparameters, and state in other dtypes.
 
 For optimizers of treekit and of plain Optax. `treekit.optax` has Optax's names; those here are treekit's own, so none
-of them can become one of Optax with another meaning. Each feature can be removed without touching another. Three have
-several files: `_store` stores a state as `_rules` say; `_groups` makes an optimizer of a `_groups_table`, which
-`_groups_core` runs for each group of parameters, and notes in `_row_names` which rows decide; `_summary` reads these,
-asks `_effects` and `_frozen`, which take steps by `_round`, and `_hyperparams`, and puts their answers into a
-`_summary_table`.
+of them can become one of Optax with another meaning. Each feature can be removed without touching another:
+
+- `_step`: take a whole step. `_in_nnx`: let `nnx.Optimizer` take it.
+- `_ema`: average the params.
+- `_rates`: give each leaf its own rate.
+- `_hyperparams`: read and set hyperparameters in a state.
+- `_store`: store a state in other dtypes; `_rules`: in which dtype is each array stored?
+- `_groups`: make an optimizer of a table of rows. `_groups_table`: which row decides about a leaf?
+  `_groups_core`: how does each group take its step? `_row_names`: which rows decide, for the notes of a summary?
+- `_summary`: show what an optimizer does. `_effects`: what does a step do to each leaf? `_frozen`: which leaves are
+  never moved? `_round`: how is a step taken? `_summary_table`: how is it printed?
 """
 
 import typing as _typing

@@ -1,5 +1,6 @@
 """What one step of an optimizer does to each leaf, measured by taking steps."""
 
+import contextlib
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -24,13 +25,11 @@ _STEEP, _FLAT = 1e3, 1e-3  # curvatures for which a line search finds different 
 
 
 class Effect(NamedTuple):
-    """What one step does to one leaf.
+    """What one step does to one leaf. A number has a minus if it makes a leaf of ones grow, and is None if unknown.
 
     Attributes:
-        step: the root mean square of what a gradient of ones adds to the update, with a minus if that goes along the
-            gradient; None if it is unknown.
-        decay: the root mean square of the update without a gradient, with a minus if that goes away from zero; None if
-            it is unknown.
+        step: the root mean square of what a gradient of ones adds to the update.
+        decay: the root mean square of the update without a gradient.
         note: a remark, or "".
     """
 
@@ -39,25 +38,18 @@ class Effect(NamedTuple):
     note: str = ""
 
 
-class _Sizes(NamedTuple):
-    """The numbers of an `Effect`; None if they are not finite."""
-
-    step: float | None
-    decay: float | None
-
-
 class _Measured(NamedTuple):
     """What one step does to each leaf, and what it would do if one thing were different.
 
     Attributes:
-        sizes: what it does.
+        effects: what it does, without notes.
         changed: what it does with other PRNG keys, and with another loss, by the note of a leaf for which that matters.
         curvature: that of the loss; None without a loss.
         steps: how many steps its round takes.
     """
 
-    sizes: list[_Sizes]
-    changed: dict[str, list[_Sizes]]
+    effects: list[Effect]
+    changed: dict[str, list[Effect]]
     curvature: float | None
     steps: int
 
@@ -73,55 +65,62 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
     """
     leaves = jtu.tree_leaves(params)
     try:
-        measured = _measure_with_changes(tx, params, state)
-    except Exception as error:  # an optimizer that needs a loss may raise anything
-        try:
-            measured = _measure_with_changes(tx, params, state, with_loss=True)
-        except Exception:
-            failed = Effect(None, None, f"fails: {describe_error(error)}")
-            return [failed if can_be_trained(x) else _untrained(x) for x in leaves]
-    unmoved = [can_be_trained(x) and sizes == (0, 0) for x, sizes in zip(leaves, measured.sizes, strict=True)]
-    frozen = find_frozen(tx, params, state, measured.curvature, unmoved, measured.steps)
-    effects = [
-        _effect_of(sizes, {note: changed[i] for note, changed in measured.changed.items()}, frozen[i], when)
-        for i, sizes in enumerate(measured.sizes)
+        effects, changed, curvature, steps = _measure_with_changes(tx, params, state)
+    except Exception as error:  # an optimizer may raise anything
+        failed = Effect(None, None, f"fails: {describe_error(error)}")
+        return [failed if can_be_trained(x) else _untrained(x) for x in leaves]
+    unmoved = [
+        can_be_trained(x) and (effect.step, effect.decay) == (0, 0) for x, effect in zip(leaves, effects, strict=True)
     ]
-    return [one if can_be_trained(x) else _untrained(x) for x, one in zip(leaves, effects, strict=True)]
+    frozen = find_frozen(tx, params, state, curvature, unmoved, steps)
+    return [
+        _noted(effects[i], {note: others[i] for note, others in changed.items()}, frozen[i], when)
+        if can_be_trained(x)
+        else _untrained(x)
+        for i, x in enumerate(leaves)
+    ]
 
 
-def _measure_with_changes(
-    tx: GradientTransformation[Any], params: Params, state: OptState, *, with_loss: bool = False
-) -> _Measured:
+def _measure_with_changes(tx: GradientTransformation[Any], params: Params, state: OptState) -> _Measured:
+    """Measure a step, and with changes; with a loss if it fails without one. Raise the first error if both fail."""
+    try:
+        return _measured(tx, params, state, None)
+    except Exception:
+        with contextlib.suppress(Exception):
+            return _measured(tx, params, state, _STEEP)
+        raise
+
+
+def _measured(tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None) -> _Measured:
     """Measure a step; with other PRNG keys too, if the state has keys; and with another loss too, if it gets one."""
-    curvature = _STEEP if with_loss else None
-    sizes, steps = _measure(tx, params, state, curvature)
-    changed: dict[str, list[_Sizes]] = {}
+    effects, steps = _measure(tx, params, state, curvature)
+    changed: dict[str, list[Effect]] = {}
     other_state = _with_other_keys(state)
     if other_state is not None:
         changed["random"], _ = _measure(tx, params, other_state, curvature)
-    if with_loss:
+    if curvature is not None:
         changed["depends on the loss"], _ = _measure(tx, params, state, _FLAT)
-    return _Measured(sizes, changed, curvature, steps)
+    return _Measured(effects, changed, curvature, steps)
 
 
-def _effect_of(sizes: _Sizes, changed: Mapping[str, _Sizes], is_frozen: bool, when: str) -> Effect:
-    """Return an effect, without the numbers that depend on what was changed."""
-    step, decay = sizes
+def _noted(effect: Effect, changed: Mapping[str, Effect], is_frozen: bool, when: str) -> Effect:
+    """Return an effect with a note, and without the numbers that depend on what was changed."""
+    step, decay, _ = effect
     of_step = [note for note, other in changed.items() if not _are_alike(step, other.step)]
     of_decay = [note for note, other in changed.items() if not _are_alike(decay, other.decay)]
     if notes := dict.fromkeys([*of_step, *of_decay]):
         return Effect(None if of_step else step, None if of_decay else decay, ", ".join(notes))
     if step is None:
-        return Effect(step, decay, "is not finite")
+        return effect._replace(note="is not finite")
     if decay is None:
-        return Effect(step, decay, "is not finite without a gradient")
+        return effect._replace(note="is not finite without a gradient")
     if is_frozen:
-        return Effect(step, decay, FROZEN)
+        return effect._replace(note=FROZEN)
     if step == 0:
-        return Effect(step, decay, f"0 {when}")
+        return effect._replace(note=f"0 {when}")
     if step < 0:
-        return Effect(step, decay, "along the gradient, not against it: masked out?")
-    return Effect(step, decay)
+        return effect._replace(note="along the gradient, not against it: masked out?")
+    return effect
 
 
 def _untrained(x: object) -> Effect:
@@ -137,7 +136,7 @@ def _are_alike(first: float | None, second: float | None) -> bool:
 
 def _measure(
     tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None
-) -> tuple[list[_Sizes], int]:
+) -> tuple[list[Effect], int]:
     """Return what one step does to each leaf, and how many steps its round takes. A curvature is that of a loss."""
 
     def round_of(slope: float) -> Round:
@@ -145,16 +144,12 @@ def _measure(
 
     with_gradient, without = round_of(1.0), round_of(0.0)
     pairs = zip(with_gradient.updates, without.updates, strict=True)
-    measured: list[Any] = jax.device_get([_sizes(*pair) for pair in pairs])
-    return [_Sizes(*map(_if_finite, pair)) for pair in measured], with_gradient.steps
+    sizes: list[Any] = jax.device_get([_sizes_on_device(*pair) for pair in pairs])
+    return [Effect(*map(_if_finite, pair)) for pair in sizes], with_gradient.steps
 
 
-def _if_finite(x: Any) -> Any:
-    return float(x) if np.isfinite(x) else None
-
-
-def _sizes_of(update: Any, rest: Any) -> tuple[Any, Any]:
-    """Return the root mean square of `update - rest` and of `rest`, with a minus for what makes a leaf of ones grow.
+def _sizes(update: Any, rest: Any) -> tuple[Any, Any]:
+    """Return the numbers of an `Effect`, of an update with a gradient and of the update without, the rest.
 
     Without a gradient, some optimizers divide 0 by 0, so what is not finite in `rest` counts as 0 in the difference.
     """
@@ -171,7 +166,11 @@ def _signed_size(x: Any) -> Any:
     return jnp.where(jnp.sum(x.real) > 0, -size, size)
 
 
-_sizes: Any = untyped.jit(_sizes_of)
+_sizes_on_device: Any = untyped.jit(_sizes)
+
+
+def _if_finite(x: Any) -> Any:
+    return float(x) if np.isfinite(x) else None
 
 
 def _with_other_keys(state: OptState) -> Any:

@@ -102,7 +102,8 @@ def params_ema(decay: Decay, debias: bool = True) -> GradientTransformation[Para
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         if params is None:
             raise ValueError("params_ema averages the params, so update needs them: update(updates, state, params)")
-        # These are the params after the step before: they get the weight that was stored then.
+        # These are the params after the step before, with the weight that was stored then:
+        # average + share * (params - average).
         total, share = _total_and_share(state)
         average = jtu.tree_map(functools.partial(_mix, share), state.params_ema, params)
         current: Any = decay

@@ -1,6 +1,7 @@
 """Find the leaves that are frozen: no gradient and no param of theirs changes their update."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,12 @@ def find_frozen(
     """Return which of the leaves that do not move are frozen: their updates depend on no gradient or param of theirs.
 
     A leaf that does not move in this step may move in a later one: the update of a schedule that is 0 now is the
-    product of 0 and a gradient. What it depends on is known from `jax.vmap`. The gradients and params of all leaves
-    that do not move are multiplied by a factor over which it maps, and an update that depends on one of them is then
-    batched. (Outside of `jit`, JAX computes what is not batched as if there were no `vmap`.)
+    product of 0 and a gradient. So the gradients and params of all leaves that do not move are multiplied by a factor,
+    and JAX says which updates depend on it.
 
-    A step may also ask a count whether to use the gradients at all, as `conditionally_mask` does. So another `vmap`,
-    around the first, maps over a factor of the counts in the state. JAX does not know then which branch runs, so both
-    count. The counts of a MultiSteps are left as they are: its rounds are the same in each step.
+    A step may also ask a count whether to use the gradients at all, as `conditionally_mask` does. So the counts in the
+    state are multiplied by another factor. JAX does not know then which branch runs, so both count. The counts of a
+    MultiSteps are left as they are: its rounds are the same in each step.
 
     Args:
         tx: the optimizer.
@@ -51,19 +51,8 @@ def find_frozen(
         return unmoved
     treedef, (state_leaves, state_treedef) = jtu.tree_structure(params), jtu.tree_flatten(state)
     are_counts = [_is_count(x, entry) for x, entry in zip(state_leaves, map_state(state, params), strict=True)]
-    are_batched = [False] * len(unmoved)  # for each leaf, whether one of its updates is
 
-    # It returns the factor. What matters is its rule, by which the inner `vmap` says what is batched.
-    @custom_vmap
-    def record(factor: Any, rounds: list[list[Any]]) -> Any:
-        return factor
-
-    @record.def_vmap
-    def rule(_: int, batched: Any, factor: Any, rounds: list[list[Any]]) -> tuple[Any, bool]:
-        are_batched[:] = map(any, zip(*batched[1], strict=True))  # None for a leaf without an update
-        return factor, True
-
-    def run(count_factor: Any, factor: Any) -> Any:
+    def updates_of_round(count_factor: Any, factor: Any) -> list[list[Any]]:
         grads = _scaled(treedef, filled(params, 1.0, keep_others=False), unmoved, factor)
         scaled_params = _scaled(treedef, params, unmoved, factor)
         now = _scaled(state_treedef, state, are_counts, count_factor)
@@ -71,16 +60,42 @@ def find_frozen(
         for _ in range(steps):
             updates, now = take_step(tx, scaled_params, grads, now, curvature)
             rounds.append(updates)
-        return record(factor, rounds)
-
-    def over_factors(count_factor: Any) -> Any:
-        return untyped.vmap(functools.partial(run, count_factor))(_ONE)
+        return rounds
 
     try:
-        untyped.vmap(over_factors)(_ONE)
+        depend = _which_depend_on_last(updates_of_round)
     except Exception:  # the optimizer's own code may raise anything
         return [False] * len(unmoved)
-    return [is_unmoved and not is_batched for is_unmoved, is_batched in zip(unmoved, are_batched, strict=True)]
+    return [is_unmoved and not depends for is_unmoved, depends in zip(unmoved, depend, strict=True)]
+
+
+def _which_depend_on_last(f: Callable[[Any, Any], list[list[Any]]]) -> list[bool]:
+    """Return, for each place in the lists that `f` returns, whether an array there depends on its last argument.
+
+    `f` gets two arrays of one number, 1, whose values JAX does not know while it traces. An inner `vmap` maps over the
+    last one, so what depends on it is batched, and an outer one over the first. (Outside of `jit`, JAX computes what is
+    not batched as if there were no `vmap`.)
+    """
+    depend: list[bool] = []
+
+    # It returns x. What matters is its rule, to which the inner `vmap` says what is batched.
+    @custom_vmap
+    def note_batched(x: Any, lists: list[list[Any]]) -> Any:
+        return x
+
+    @note_batched.def_vmap
+    def rule(_: int, batched: Any, x: Any, lists: list[list[Any]]) -> tuple[Any, bool]:
+        depend[:] = map(any, zip(*batched[1], strict=True))  # None for a leaf without an update
+        return x, True
+
+    def run(first: Any, last: Any) -> Any:
+        return note_batched(last, f(first, last))
+
+    def over_last(first: Any) -> Any:
+        return untyped.vmap(functools.partial(run, first))(_ONE)
+
+    untyped.vmap(over_last)(_ONE)
+    return depend
 
 
 def _scaled(structure: PyTreeDef, tree: Any, are_scaled: list[bool], factor: Any) -> Any:

@@ -1,5 +1,8 @@
 """Read and change hyperparameters in a state while training: `get_hyperparams`, `set_hyperparams`."""
 
+import contextlib
+import dataclasses
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +16,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.memory import copied
 from treekit._base.predicates import is_traced
 from treekit._base.states import is_known_state
-from treekit._base.tree import has_node, is_mapping, numbered
+from treekit._base.tree import has_node, is_mapping
 from treekit._base.types import KeyPath, OptState, TransformationLike
 from treekit._names.key_path import path_name
 from treekit._text.describe import describe, describe_value, type_name
@@ -26,7 +29,7 @@ S = TypeVar("S")
 class Hyperparam(NamedTuple):
     """The place of one hyperparameter in a state."""
 
-    path: Any  # the key path of the state that contains it, and its name
+    path: KeyPath  # of the state that contains it, and its name
     name: str
     leaf: int  # its index among the leaves of the whole state
     scheduled: bool
@@ -121,26 +124,9 @@ def find_hyperparams(state: OptState) -> dict[str, Hyperparam]:
     if isinstance(state, TransformationLike):
         raise TypeError("expected the state of an optimizer, found an optimizer: pass optimizer.init(params)")
     leaves, treedef = jtu.tree_flatten(state)
-    # Then the class of an injected one is known too.
     has_classes = has_node(state, is_known_state)
-
-    def is_injected(x: object) -> bool:
-        return isinstance(x, _INJECTED) if has_classes else _is_restored(x, lambda mark: leaves[number_of[id(mark)]])
-
-    def find(path: KeyPath, state: OptState) -> Iterator[Hyperparam]:
-        for below, node in jtu.tree_flatten_with_path(state, is_leaf=is_injected)[0]:
-            if is_injected(node):
-                fields: Mapping[str, Any] = node if is_mapping(node) else node._asdict()
-                for name, value in fields["hyperparams"].items():
-                    (leaf,) = jtu.tree_leaves(value)  # in nnx it is inside a variable
-                    key = jax.tree_util.GetAttrKey(name)
-                    is_scheduled = name in fields.get("hyperparams_states", {})
-                    yield Hyperparam((*path, *below, key), name, number_of[id(leaf)], is_scheduled)
-                key = jax.tree_util.GetAttrKey("inner_state")
-                yield from find((*path, *below, key), fields.get("inner_state"))
-
-    tree, number_of = numbered(treedef)
-    places = list(find((), tree))
+    numbered = treedef.unflatten(itertools.starmap(_Leaf, enumerate(leaves)))
+    places = list(_places((), numbered, _is_injected if has_classes else _is_restored))
     if callable(state) and not has_classes and not places:  # a model
         raise TypeError(f"expected the state of an optimizer, found {type_name(state)}")
     keys = [path_name(x.path) for x in places]
@@ -149,10 +135,38 @@ def find_hyperparams(state: OptState) -> dict[str, Hyperparam]:
     return dict(zip(keys, places, strict=True))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Leaf:
+    """What stands for a leaf of a state, to find its index."""
+
+    index: int
+    value: Any
+
+
+def _places(path: KeyPath, state: OptState, is_injected: Callable[[Any], bool]) -> Iterator[Hyperparam]:
+    """Yield the hyperparameters of a part of a state, which has this key path, and a `_Leaf` for each leaf."""
+    for below, node in jtu.tree_flatten_with_path(state, is_leaf=is_injected)[0]:
+        if not is_injected(node):
+            continue
+        own_path = (*path, *below)
+        fields: Mapping[str, Any] = node if is_mapping(node) else node._asdict()
+        for name, value in fields["hyperparams"].items():
+            at = (*own_path, jax.tree_util.GetAttrKey(name))
+            leaves = jtu.tree_leaves(value)  # in nnx it is inside a variable
+            if len(leaves) != 1:
+                raise TypeError(f"{path_name(at)} must be a number, found {type_name(value)}")
+            yield Hyperparam(at, name, leaves[0].index, name in fields.get("hyperparams_states", {}))
+        yield from _places((*own_path, jax.tree_util.GetAttrKey("inner_state")), fields.get("inner_state"), is_injected)
+
+
 _INJECTED = (optax.InjectStatefulHyperparamsState, optax.InjectHyperparamsState)
 
 
-def _is_restored(x: object, leaf_of: Callable[[object], Any]) -> bool:
+def _is_injected(x: object) -> bool:
+    return isinstance(x, _INJECTED)
+
+
+def _is_restored(x: object) -> bool:
     """Whether `x` is an injected state that was restored as a mapping, as Flax and Orbax do, without empty entries.
 
     It has the names of the fields, an integer for `count`, and one array for each of `hyperparams`. Params or moments
@@ -161,7 +175,7 @@ def _is_restored(x: object, leaf_of: Callable[[object], Any]) -> bool:
     if not (is_mapping(x) and {"count", "hyperparams"} <= x.keys() <= set(_INJECTED[0]._fields)):
         return False
     counts, hyperparams = jtu.tree_leaves(x["count"]), x["hyperparams"]
-    is_count = len(counts) == 1 and issubdtype(dtype_of(leaf_of(counts[0])), jnp.integer)
+    is_count = len(counts) == 1 and issubdtype(dtype_of(counts[0].value), jnp.integer)
     has_one_each = is_mapping(hyperparams) and all(len(jtu.tree_leaves(each)) == 1 for each in hyperparams.values())
     return is_count and has_one_each and {*x.get("hyperparams_states", {})} <= {*hyperparams}
 
@@ -178,17 +192,12 @@ def _check_known(what: str, asked: Iterable[str], known: Collection[str]) -> Non
 
 
 def _like(old: Any, value: Any, key: str) -> Any:
+    """Return a number as an array like the one that it replaces, which has this key."""
     if issubdtype(dtype_of(value), jnp.inexact) and not is_traced(value) and np.isnan(np.asarray(value)).any():
         raise ValueError(f"{key} must be a number, found {describe_value(value)}: each update would be NaN")
     is_wrong_bool = isinstance(value, bool) and dtype_of(old) != jnp.bool_
-    try:
-        if (
-            value is None
-            or is_wrong_bool
-            or np.shape(value) not in ((), np.shape(old))
-            or not fits(value, dtype_of(old))
-        ):
-            raise TypeError
-        return cast_into(old, value)
-    except (TypeError, OverflowError):
-        raise TypeError(f"{key} is {describe(old)}, and cannot become {describe_value(value)}") from None
+    with contextlib.suppress(TypeError, OverflowError):
+        has_right_shape = value is not None and np.shape(value) in ((), np.shape(old))
+        if has_right_shape and not is_wrong_bool and fits(value, dtype_of(old)):
+            return cast_into(old, value)
+    raise TypeError(f"{key} is {describe(old)}, and cannot become {describe_value(value)}")

@@ -18,8 +18,8 @@ from treekit.optax._kernel.known_states import Known, declare
 from treekit.optax._kernel.transformation import Core, GradientTransformation
 from treekit.optax._wrappers.masks_and_labels import resolve
 
-# A prefix tree of the params, of any class, whose leaves are numbers, arrays or schedules, or a function that returns
-# one. It also tells inject_hyperparams that a function of the params is not a schedule.
+# A prefix tree of the params, of any class, hence `object`: its leaves are numbers, arrays or schedules. Or a function
+# that returns one; the annotation tells inject_hyperparams that this is not a schedule.
 Rates = Callable[[Any], Any] | float | object
 
 

@@ -73,14 +73,13 @@ def take_round(
     waiting = set(range(len(totals)))  # the leaves whose step is not over
     for i in range(_MOST_MINI_STEPS):
         updates, state = take_step(tx, params, grads, state, curvature)
-        astray = _astray(state, params)
+        astray = _astray(state, params)  # of a sam, only the update counts that takes them back
         for leaf in waiting - astray:
             if updates[leaf] is not None:
                 totals[leaf] = updates[leaf] if totals[leaf] is None else totals[leaf] + updates[leaf]
-        waiting = astray
-        for (start, leaves), x in zip(rounds, _multi_steps(state), strict=True):
-            if int(x.gradient_step) == start:
-                waiting |= leaves
+        pairs = zip(rounds, _multi_steps(state), strict=True)
+        in_rounds = [leaves for (first_step, leaves), x in pairs if int(x.gradient_step) == first_step]
+        waiting = astray.union(*in_rounds)
         if not waiting:
             return Round(totals, i + 1)
     raise ValueError(f"MultiSteps took no step in {_MOST_MINI_STEPS:,} mini-steps")

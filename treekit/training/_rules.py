@@ -70,8 +70,8 @@ class Rules:
             return own
         if self.for_all is None:
             keys = self.keys_of(x, entry)
-            is_kept = not keys or self.why_refused(x, entry, self.by_key[keys[0]])
-            return own if is_kept else _canonical(self.by_key[keys[0]])
+            is_refused = bool(keys) and self.why_refused(x, entry, self.by_key[keys[0]]) != ""
+            return own if not keys or is_refused else _canonical(self.by_key[keys[0]])
         wanted = _canonical(self.for_all)
         if _is_too_narrow(entry, wanted):
             return jnp.promote_types(own, jnp.float32)
@@ -97,30 +97,33 @@ class Rules:
 
     def check_used(self, arrays: list[_Pair]) -> None:
         """Raise a ValueError for a key that matches nothing, decides about nothing, or asks for what cannot be."""
-        keys = list(self.by_key)
-        matching = [[keys.index(key) for key in self.keys_of(*pair)] for pair in arrays]
-        for i, others in undecided(len(keys), matching):
-            inexact = [entry for x, entry in arrays if can_be_trained(x)]
-            fields = listed(sorted({entry.field for entry in inexact} - {""})) or "none"
-            why = (
-                f"it matches no path, such as {path_name(inexact[0].path)!r}, and no field"
-                if inexact
-                else "there is none"
-            )
-            if others:
-                why = f"{', '.join(repr(keys[j]) for j in others)} decides about all that it matches"
-            raise ValueError(
-                f"dtype[{keys[i]!r}] decides about no floating-point array of the state: {why}. The first pattern "
-                f"decides, and without one, the field: {fields}"
-            )
-        for i, (key, dtype) in enumerate(self.by_key.items()):
-            decided = [pair for pair, each in zip(arrays, matching, strict=True) if each[:1] == [i]]
+        matching = [self.keys_of(*pair) for pair in arrays]
+        self._check_each_decides(arrays, matching)
+        for key, dtype in self.by_key.items():
+            decided = [pair for pair, keys in zip(arrays, matching, strict=True) if keys and keys[0] == key]
             reasons = [self.why_refused(*pair, dtype) for pair in decided]
             if all(reasons):
                 raise ValueError(
                     f"dtype[{key!r}] is {jnp.dtype(dtype)}, and {path_name(decided[0][1].path)} is {reasons[0]}: leave "
                     f"{key!r} out"
                 )
+
+    def _check_each_decides(self, arrays: list[_Pair], matching: list[list[Any]]) -> None:
+        """Raise a ValueError for a key that decides about no array; `matching` has the keys of each."""
+        keys = list(self.by_key)
+        for i, earlier in undecided(len(keys), [list(map(keys.index, each)) for each in matching]):
+            inexact = [entry for x, entry in arrays if can_be_trained(x)]
+            fields = listed(sorted({entry.field for entry in inexact} - {""})) or "none"
+            if earlier:
+                why = f"{', '.join(repr(keys[j]) for j in earlier)} decides about all that it matches"
+            elif inexact:
+                why = f"it matches no path, such as {path_name(inexact[0].path)!r}, and no field"
+            else:
+                why = "there is none"
+            raise ValueError(
+                f"dtype[{keys[i]!r}] decides about no floating-point array of the state: {why}. The first pattern "
+                f"decides, and without one, the field: {fields}"
+            )
 
 
 def _is_too_narrow(entry: Entry, dtype: Any) -> bool:

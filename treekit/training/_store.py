@@ -1,7 +1,7 @@
 """`store_state`: choose the dtype and the rounding of a transformation's state.
 
-`_rules` say in which dtype each array is stored. `_rounding_to_nearest` returns a core whose results are cast by what
-is around it, as those of any core are; `_rounding_at_random` one that rounds its results itself.
+`_rules` say in which dtype each array is stored. `_rounding_to_nearest` returns a core that casts its inputs only: the
+boundary casts the results of every core back. `_rounding_at_random` returns one that rounds its results itself.
 """
 
 import itertools
@@ -131,8 +131,8 @@ def _rounding_to_nearest(inner: Core, rules: Rules, described: str) -> Core:
     """Return a core that stores the state of `inner` as the rules say, and computes in f32 at least."""
     inner_init, inner_update = inner
 
-    def at_least_for_all(tree: PyTree) -> Any:
-        """Cast a tree to the dtype that is for all state, at least."""
+    def widened(tree: PyTree) -> Any:
+        """Cast a tree to the dtype that is for all state, at least; if there is none, return it unchanged."""
         if rules.for_all is None:
             return tree
         wanted = untyped.ShapeDtypeStruct((), jnp.dtype(rules.for_all))
@@ -144,11 +144,11 @@ def _rounding_to_nearest(inner: Core, rules: Rules, described: str) -> Core:
         return jtu.tree_map(cast, tree)
 
     def init(params: Params) -> Any:
-        return _cast_first_state(_init_inside(inner_init, at_least_for_all(params), described), rules, params)
+        return _cast_first_state(_init_inside(inner_init, widened(params), described), rules, params)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
         _check_state(state, rules, updates if params is None else params)
-        inputs = at_least_for_all(widen(updates)), widen(state), at_least_for_all(widen(params))
+        inputs = widened(widen(updates)), widen(state), widened(widen(params))
         out: tuple[Any, Any] = inner_update(*inputs, **extra)
         return out
 

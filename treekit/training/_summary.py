@@ -113,24 +113,30 @@ def summary(
     params = numbers_as_arrays(treedef.unflatten(map(_concrete, jtu.tree_leaves(params))))
     ones = filled(params, 1.0)
     is_later = state is not None and step is None
-    start = jtu.tree_map(as_array, state if is_later else tx.init(ones))
-    if step is not None:
-        start = _at_step(step, start, ones, given=state)
-    when = "in this step" if is_later else "in the first step" if step is None else f"at step {step:,}"
+    if is_later:
+        start, when = jtu.tree_map(as_array, state), "in this step"
+    else:
+        start, when = jtu.tree_map(as_array, tx.init(ones)), "in the first step"
+        if step is not None:
+            start, when = _at_step(step, start, ones, given=state), f"at step {step:,}"
     with names_of_rows() as names:
         effects = find_effects(tx, ones, start, when)
     entries = map_state(start, ones)
-    if is_later:  # the sign of a momentum does not say whether the real params grow
-        effects = [x._replace(decay=x.decay and abs(x.decay)) for x in effects]
-    # If a later state has copies of the real params, the decay is unknown, since it is measured with params of ones.
-    if is_later and _copies_params(tx, params, entries):
-        effects = [x if x.note == FROZEN else x._replace(decay=None) for x in effects]
+    if is_later:
+        effects = _of_later_state(effects, has_copies=_copies_params(tx, params, entries))
     arrays = _arrays_by_param(start, entries)
     rows, keys = _rows(params, effects, arrays, names)
     note = _NOTE_OF_LATER_STATE if is_later else ""
     if all(row.note in NEVER_TRAINED for row in rows):
         note = "nothing is trained"
     return Summary(tuple(rows), _totals(rows, arrays), note, tuple(keys))
+
+
+def _of_later_state(effects: Sequence[Effect], has_copies: bool) -> list[Effect]:
+    """Leave out what params of ones do not show: signs, and if the state has copies of the real params, the decay."""
+    if has_copies:
+        return [x if x.note == FROZEN else x._replace(decay=None) for x in effects]
+    return [x._replace(decay=x.decay and abs(x.decay)) for x in effects]
 
 
 def _rows(
@@ -143,7 +149,7 @@ def _rows(
     rows: list[Row] = []
     keys: list[tuple[str, ...]] = []
     frozen = declared_frozen(params, is_hole)
-    # In `arrays` and `frozen`, holes are leaves of the params too.
+    # i numbers the leaves with holes among them, as `arrays` and `frozen` do.
     for i, (path, x), effect in zip(numbers_of_leaves(params), flatten_with_path(params)[0], effects, strict=True):
         if describe_function(x):
             continue
