@@ -1,9 +1,8 @@
 """`check_pytree`: check the laws of a pytree for each node in it."""
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_array
@@ -51,70 +50,45 @@ def tree_laws(example: PyTree) -> Iterator[Violation]:
             fix=REGISTER,
         )
         return
-    reported: set[tuple[str, str]] = set()
     sound: list[Any] = []
-    for where, violation in _violations_of_nodes(example, sound):
+    try:
+        violations = list(_violations_in((), example, sound))
+    except RecursionError:
+        found = f"more than {sys.getrecursionlimit()} levels; does it contain itself?"
+        violations = [(type(example).__qualname__, _cannot_be_flattened(found))]
+    reported: set[tuple[str, str]] = set()
+    for where, violation in violations:
         if (key := (where.partition(" at ")[0], violation.law)) not in reported:  # a class may have a hundred layers
             reported.add(key)
             yield violation._replace(found=f"{where}: {violation.found}")
     yield from _distinguishes_classes(sound)
 
 
-def _violations_of_nodes(example: PyTree, sound: list[Any]) -> Iterator[tuple[str, Violation]]:
-    """Yield each violation with the class and key path of its node.
+def _violations_in(path: KeyPath, x: object, sound: list[Any]) -> Generator[tuple[str, Violation], None, bool]:
+    """Yield each violation in a node, with the class and key path of the node inside; return whether there is none.
 
     A node that contains an unsound node is not checked, since it would have the same faults. All other nodes without
     violations are appended to `sound`.
     """
-    nodes = _nodes_of(example)
-    if nodes[-1].is_too_deep:
-        found = f"more than {len(nodes[-1].path) - 1} levels; does it contain itself?"
-        yield type(example).__qualname__, _cannot_be_flattened(found)
-        return
-    unsound: set[int] = set()  # the indices of nodes that are unsound, or have an unsound one in them
-    for index in reversed(range(len(nodes))):  # children before their parents
-        path, x, parent = nodes[index]
-        violations = [] if index in unsound else list(_violations_of_node(x))
-        where = f"{type(x).__qualname__} at {path_text(path)}" if path else type(x).__qualname__
-        yield from ((where, violation) for violation in violations)
-        if violations or index in unsound:
-            unsound.add(parent)
-        else:
-            sound.append(x)
-
-
-class _Node(NamedTuple):
-    """A node in a tree, its key path, and the index of the node that it is in; -1 for the tree itself."""
-
-    path: KeyPath
-    x: Any
-    parent: int
-
-    @property
-    def is_too_deep(self) -> bool:
-        return len(self.path) > sys.getrecursionlimit()  # JAX has about the same limit
-
-
-def _nodes_of(example: PyTree) -> list[_Node]:
-    """List the nodes of a tree, each before those in it. A node that is too deep is the last."""
-    nodes: list[_Node] = []
-    todo = [_Node((), example, -1)]
-    while todo and not (nodes and nodes[-1].is_too_deep):
-        node, index = todo.pop(), len(nodes)
-        nodes.append(node)
-        with contextlib.suppress(Exception):  # `_violations_of_node` reports it
-            todo += [_Node((*node.path, *key), child, index) for key, child in _children(node.x) if not _is_leaf(child)]
-    return nodes
-
-
-def _violations_of_node(x: object) -> Iterator[Violation]:
+    where = f"{type(x).__qualname__} at {path_text(path)}" if path else type(x).__qualname__
     try:
-        _children(x)
+        children = _children(x)
+    except RecursionError:
+        raise
     except Exception as error:  # the user's code may raise anything
-        yield _cannot_be_flattened(describe_error(error))
-        return
-    for law in NODE_LAWS:
-        yield from law(x)
+        yield where, _cannot_be_flattened(describe_error(error))
+        return False
+    is_sound = True
+    for key, child in children:
+        if not _is_leaf(child) and not (yield from _violations_in((*path, *key), child, sound)):
+            is_sound = False
+    if not is_sound:
+        return False
+    violations = [violation for law in NODE_LAWS for violation in law(x)]
+    yield from ((where, violation) for violation in violations)
+    if not violations:
+        sound.append(x)
+    return not violations
 
 
 def _cannot_be_flattened(found: str) -> Violation:
