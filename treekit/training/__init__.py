@@ -8,10 +8,11 @@ of them can become one of Optax with another meaning. Each feature can be remove
 - `_rates`: give each leaf its own rate.
 - `_hyperparams`: read and set hyperparameters in a state.
 - `_store`: store a state in other dtypes; `_rules`: in which dtype is each array stored?
-- `_groups`: make an optimizer of a table of rows. `_groups_table`: which row decides about a leaf?
-  `_groups_core`: how does each group take its step? `_row_names`: which rows decide, for the notes of a summary?
-- `_summary`: show what an optimizer does. `_effects`: what does a step do to each leaf? `_frozen`: which leaves are
-  never moved? `_round`: how is a step taken? `_summary_table`: how is it printed?
+- `_groups`: make an optimizer of a table. `_groups_leafwise`: which factories can run for groups? `_groups_table`: what
+  does each row select and set? `_groups_of_leaves`: which rows decide about a leaf? `_groups_core`: how does each group
+  take its step? `_row_names` tells a summary which rows decide.
+- `_summary`: show what an optimizer does. `_effects`: what does a step do to each leaf? `_frozen`: which leaves does no
+  step move? `_round`: how is a step taken? `_summary_table`: how is it printed?
 """
 
 import typing as _typing

@@ -65,7 +65,7 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
     """
     leaves = jtu.tree_leaves(params)
     try:
-        effects, changed, curvature, steps = _measure_with_changes(tx, params, state)
+        effects, changed, curvature, steps = _measure_with_loss_if_needed(tx, params, state)
     except Exception as error:  # an optimizer may raise anything
         failed = Effect(None, None, f"fails: {describe_error(error)}")
         return [failed if can_be_trained(x) else _untrained(x) for x in leaves]
@@ -81,17 +81,19 @@ def find_effects(tx: GradientTransformation[Any], params: Params, state: OptStat
     ]
 
 
-def _measure_with_changes(tx: GradientTransformation[Any], params: Params, state: OptState) -> _Measured:
+def _measure_with_loss_if_needed(tx: GradientTransformation[Any], params: Params, state: OptState) -> _Measured:
     """Measure a step, and with changes; with a loss if it fails without one. Raise the first error if both fail."""
     try:
-        return _measured(tx, params, state, None)
+        return _measure_with_changes(tx, params, state, None)
     except Exception:
         with contextlib.suppress(Exception):
-            return _measured(tx, params, state, _STEEP)
+            return _measure_with_changes(tx, params, state, _STEEP)
         raise
 
 
-def _measured(tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None) -> _Measured:
+def _measure_with_changes(
+    tx: GradientTransformation[Any], params: Params, state: OptState, curvature: float | None
+) -> _Measured:
     """Measure a step; with other PRNG keys too, if the state has keys; and with another loss too, if it gets one."""
     effects, steps = _measure(tx, params, state, curvature)
     changed: dict[str, list[Effect]] = {}
