@@ -55,7 +55,7 @@ def walk_pairs(
 ) -> Iterator[Pair]:
     """Yield where two trees differ in their nodes, and each pair of leaves, in the order of `a`.
 
-    This is a loop, since trees may be nested more deeply than Python's recursion limit.
+    This is a loop, so that trees may be as deep as JAX allows, which has about Python's recursion limit.
 
     Args:
         a: any pytree.

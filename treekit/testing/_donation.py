@@ -118,7 +118,17 @@ def _run(f: Callable[..., object], args: tuple[object, ...]) -> _Run:
 
 
 def _explain(run: _Run, names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return the names of unusable leaves, their shape and dtype, and why; each shape and dtype has one reason."""
+    """Return the names of unusable leaves, their shape and dtype, and why.
+
+    Of each shape and dtype, the results are counted. The first row that holds:
+
+    | results | why |
+    |---|---|
+    | none | no result has it |
+    | as many as there are leaves, or more | f does not read the leaf, or the sharding differs |
+    | fewer, and at the place of some leaf is another result | this leaf has changed |
+    | fewer | JAX chooses which leaves to reuse, so all are named |
+    """
     rows: dict[int, tuple[str, str, str]] = {}  # by the index of the leaf, or of the first of several
     for kind in {run.kinds[i] for i in run.unusable}:
         alike = [i for i, other in enumerate(run.kinds) if other == kind]
@@ -133,7 +143,7 @@ def _explain(run: _Run, names: Sequence[str]) -> list[tuple[str, str, str]]:
             rows |= {i: (names[i], kind, why) for i in unusable}
         elif changed:
             rows |= {i: (names[i], kind, f"the result at its place is {run.own[i]}") for i in changed}
-        else:  # JAX chooses which of them to reuse
+        else:
             why = f"{len(alike)} leaves have this shape and dtype, and {count(returned, 'result')}"
             rows[alike[0]] = (listed(sorted(names[i] for i in alike)), kind, why)
     return [rows[i] for i in sorted(rows)]
