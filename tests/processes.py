@@ -190,11 +190,11 @@ def rows(diff: Any) -> list[Any]:
 
 def no_array_is_gathered(place: Place) -> None:
     """To measure for a summary, devices exchange single numbers."""
-    from treekit.training._effects import _sizes
+    from treekit.training._effects import _sizes_on_device
 
     x: Any = place.put(np.ones((64, 32), np.float32), SPECS["w"])
     exchanged = re.findall(
-        r" = (\S+|\(.*?\)) (?:all-|collective-|reduce-scatter)", _sizes.lower(x, x).compile().as_text()
+        r" = (\S+|\(.*?\)) (?:all-|collective-|reduce-scatter)", _sizes_on_device.lower(x, x).compile().as_text()
     )
     assert exchanged and not any(re.search(r"\[\d", shape) for shape in exchanged), exchanged
 

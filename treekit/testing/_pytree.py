@@ -65,7 +65,7 @@ def tree_laws(example: PyTree) -> Iterator[Violation]:
 
 
 def _violations_in(path: KeyPath, x: object, sound: list[Any]) -> Generator[tuple[str, Violation], None, bool]:
-    """Yield each violation in a node, with the class and key path of the node inside; return whether there is none.
+    """Yield each violation in a node, with the class and key path of the node inside; return whether it has no fault.
 
     A node that contains an unsound node is not checked, since it would have the same faults. All other nodes without
     violations are appended to `sound`.

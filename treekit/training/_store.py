@@ -132,7 +132,7 @@ def _rounding_to_nearest(inner: Core, rules: Rules, described: str) -> Core:
     inner_init, inner_update = inner
 
     def widened(tree: PyTree) -> Any:
-        """Cast a tree to the dtype that is for all state, at least; if there is none, return it unchanged."""
+        """Cast a tree to the dtype that is for all state, at least; without one, return it unchanged."""
         if rules.for_all is None:
             return tree
         wanted = untyped.ShapeDtypeStruct((), jnp.dtype(rules.for_all))
