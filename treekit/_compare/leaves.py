@@ -138,7 +138,7 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterat
         yield LeafDifference("value", _describe_or_why_not(a), _describe_or_why_not(b))
         return
     x, y = _values(a, b)
-    differ = np.asarray(_objects_differ(x, y), bool) if dtype_of(x) is None else which_differ(x, y, rtol, atol)
+    differ = ~np.asarray(_are_equal_objects(x, y), bool) if dtype_of(x) is None else which_differ(x, y, rtol, atol)
     if differ.any():
         ours, theirs = x[differ], y[differ]
         left, right = (text + place_of_first(differ) for text in _describe_first(ours[0], theirs[0]))
@@ -176,12 +176,8 @@ def _data_of(x: PyTree) -> Any:
         return jax.random.key_data(x)
 
 
-def _differ_as_objects(a: object, b: object) -> bool:
-    return not equal_objects(a, b)
-
-
 # Element by element, for dtypes that JAX does not have: objects, strings, times.
-_objects_differ: Any = np.frompyfunc(_differ_as_objects, 2, 1)
+_are_equal_objects: Any = np.frompyfunc(equal_objects, 2, 1)
 
 
 def _describe_first(x: PyTree, y: PyTree) -> tuple[str, str]:
