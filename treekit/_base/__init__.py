@@ -4,6 +4,7 @@
 - `dtype`: which dtype does a leaf have, and may it be cast to another?
 - `memory`: who owns the memory of an array?
 - `predicates`: is it an array, a parameter, a function, or a tree that can be called?
+- `functions`: what does a function refer to?
 - `tree`: which children does a node have? `flax`: is it of Flax? `states`: is it the state of an optimizer?
 - `layouts`: what does treekit store in a class that it registers? Its readers need not import `_node`.
 - `context`: a context variable that is set while something runs

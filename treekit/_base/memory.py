@@ -1,7 +1,6 @@
 """Who owns the memory of an array? JAX deletes what is donated, and NumPy's arrays may change."""
 
 import contextlib
-import functools
 import types
 import weakref
 from collections.abc import Iterable, Sequence
@@ -11,8 +10,9 @@ import jax
 from jax.core import Tracer
 
 from treekit._base.dtype import OF_NUMPY, is_concrete
+from treekit._base.functions import FUNCTIONS, parts_of
 from treekit._base.jax import jnp, jtu
-from treekit._base.tree import reachable
+from treekit._base.tree import is_mapping, reachable
 
 
 def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
@@ -63,17 +63,13 @@ _CLOSED_OVER: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDiction
 
 
 def _referred_to(x: Any) -> list[Any]:
-    """Return what a function refers to, and what is in a container."""
+    """Return what a function refers to, also what its code names in its module; and what is in a container."""
     if isinstance(x, types.FunctionType):
-        cells = [cell.cell_contents for cell in x.__closure__ or () if cell != types.CellType()]
         named = [x.__globals__.get(name) for name in x.__code__.co_names]
-        defaults = [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
-        return [*cells, *defaults, *(y for y in named if not isinstance(y, _CODE))]
-    if isinstance(x, functools.partial):
-        return [x.func, *x.args, *x.keywords.values()]
-    if isinstance(x, types.MethodType):
-        return [x.__func__, *vars(x.__self__).values()] if hasattr(x.__self__, "__dict__") else [x.__func__]
-    if isinstance(x, dict):  # whose keys JAX may not be able to sort
+        return [*parts_of(x), *(y for y in named if not isinstance(y, _CODE))]
+    if isinstance(x, FUNCTIONS):
+        return parts_of(x)
+    if is_mapping(x):  # whose keys JAX may not be able to sort
         return [*x.values()]
     if isinstance(x, (tuple, list)):
         return [*cast(Sequence[Any], x)]

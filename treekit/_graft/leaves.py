@@ -30,7 +30,7 @@ from treekit._base.flax import is_rng_variable, is_variable
 from treekit._base.jax import is_ref, jtu
 from treekit._base.memory import is_deleted
 from treekit._base.predicates import is_numeric_array
-from treekit._base.states import is_of_optax, is_state
+from treekit._base.states import is_known_code, is_state
 from treekit._base.tree import has_node, is_mapping
 from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
@@ -212,7 +212,7 @@ def _is_outermost(x: object) -> bool:
 
     A wrapper of another library has the state of what it wraps in a field that says so.
     """
-    if is_of_optax(type(x)):
+    if is_known_code(type(x)):
         return True
     named: Any = x
     fields = zip(named._fields, named, strict=True)

@@ -4,9 +4,10 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from treekit._base.functions import FUNCTIONS, captured_objects
 from treekit._base.jax import jtu
 from treekit._base.tree import reachable
-from treekit._node.static import FUNCTIONS, captured_objects, holds_array
+from treekit._node.static import holds_array
 
 _CONTAINERS: dict[type[Any], Any] = {list: iter, tuple: iter, dict: operator.methodcaller("values")}
 _MAY_CAPTURE = frozenset({*FUNCTIONS, *_CONTAINERS})

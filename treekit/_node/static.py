@@ -1,8 +1,6 @@
 """Static values: check them, compare them with their types, and share equal ones in treedefs."""
 
-import functools
 import threading
-import types
 import weakref
 from collections.abc import Hashable
 from typing import Any
@@ -10,9 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from treekit._base.jax import untyped
+from treekit._base.functions import captured_objects
 from treekit._base.layouts import LAYOUT
-from treekit._base.tree import reachable
 from treekit._base.types import PyTree
 from treekit._compare.exact import PLAIN, can_change, exact_key, is_plain_value
 
@@ -35,25 +32,6 @@ _TUPLE: Any = tuple  # which is hashable if its items are
 
 def holds_array(tree: PyTree) -> bool:
     return any(isinstance(x, (jax.Array, np.ndarray)) for x in jax.tree.leaves(tree))
-
-
-def captured_objects(f: object) -> list[Any]:
-    """Return the objects that a callable captures, which JAX does not see: a method's instance, a partial's arguments.
-
-    The wrappers that `jax.jit` and `jax.vmap` return capture the function that they wrap.
-    """
-    return reachable(f, _parts)[1:]
-
-
-def _parts(f: Any) -> list[Any]:
-    if isinstance(f, types.MethodType):
-        return [f.__self__]
-    if isinstance(f, functools.partial):
-        return [f.func, *f.args, *f.keywords.values()]
-    return [f.__wrapped__] if isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__") else []
-
-
-FUNCTIONS: Any = (types.MethodType, functools.partial, types.FunctionType, type(untyped.jit(exact_key)))
 
 
 def _static_value_error(cls: type[Any], name: str, value: object, why: str) -> str:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from treekit._base.dtype import has_dtype
+from treekit._base.functions import captured_objects
 from treekit._base.jax import jtu, untyped
 from treekit._base.layouts import layout_of
 from treekit._base.predicates import is_array, is_numeric_array
@@ -22,7 +23,6 @@ from treekit._base.tree import children_of
 from treekit._base.types import PyTree, PyTreeDef
 from treekit._compare.diff import tree_diff
 from treekit._names.key_path import path_text
-from treekit._node.static import captured_objects
 from treekit._text.describe import count, describe, describe_error, describe_value
 from treekit.testing._violations import REGISTER, Violation
 

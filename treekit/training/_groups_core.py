@@ -6,7 +6,7 @@ from typing import Any
 
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
-from treekit._base.states import is_of_optax
+from treekit._base.states import is_known_code
 from treekit._base.types import OptState, Params, Updates
 from treekit._names.key_path import path_name
 from treekit.optax._kernel.extra_args import is_like
@@ -134,6 +134,6 @@ class TableOptimizer:
 
 def _is_of_all(entry: Entry, x: Any) -> bool:
     """Whether groups can share an array that belongs to no parameter; in a state of a user's own, an integer."""
-    if entry.owner is None or not is_of_optax(entry.owner):
+    if entry.owner is None or not is_known_code(entry.owner):
         return shape_of(x) == () and issubdtype(dtype_of(x), jnp.signedinteger)
     return entry.field in (*entry.known.of_all, *entry.known.schedule_counts)

@@ -6,7 +6,7 @@ from typing import Any
 
 import optax
 
-from treekit._base.states import is_of_optax
+from treekit._base.states import is_known_code
 from treekit.optax._wrappers.call import Call, bind_original
 
 # Optax's factories that compute the update of each leaf from that leaf alone, and whose state has groups: see
@@ -42,7 +42,7 @@ def check_leafwise(call: Call, leafwise: bool) -> None:
     factory: Any = call.factory
     if _name_in_optax(factory):
         return
-    if is_of_optax(factory):
+    if is_known_code(factory):
         raise TypeError(
             f"param_groups: {call.name} computes with all parameters together, or is not known to compute each alone, "
             "so the options of some cannot differ: a row can only be None. Use optax.partition, with an optimizer for "

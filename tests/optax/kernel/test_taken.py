@@ -47,6 +47,17 @@ def decorated(update: Any) -> Any:
     return without_key
 
 
+def with_empty_cell(update: Any) -> Any:
+    """Return an update that closes over a name which has no value, as `except ... as error` leaves one too."""
+    gone = None
+
+    def own(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        return update(updates, state, params, **extra) if extra else gone
+
+    del gone
+    return own
+
+
 def with_extra(update: Callable[..., Any]) -> optax.GradientTransformationExtraArgs:
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
@@ -57,6 +68,7 @@ TAKE: dict[str, Callable[..., Any]] = {
     "jitted": jax.jit(named),
     "decorated": decorated(optax.identity().update),
     "partial": functools.partial(named),
+    "an empty cell": with_empty_cell(named),
 }
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "alone": lambda tx: tko.chain(tx),
@@ -87,7 +99,7 @@ def test_what_takes_a_key_receives_it(kind: str, wrapper: str) -> None:
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_that_nothing_takes_raises(key: str, wrapper: str) -> None:
     tx = WRAPPERS[wrapper](tko.adam(0.1))
-    step(tx, value=1.0, batch=jnp.ones(2), numbers=jnp.ones(2, jnp.uint32).sum())
+    step(tx, value=1.0, batch=jnp.ones(2), sizes=jnp.ones(2, jnp.uint32))  # like a key of the old style
     with pytest.raises(TypeError, match=r"'rng'.*training\.in_nnx"):
         step(tx, rng=KEYS[key])
     with pytest.raises(TypeError, match="'rng'"):

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from treekit._base.states import is_of_optax
+from treekit._base.states import is_known_code
 
 Fields = tuple[str, ...]
 
@@ -109,7 +109,7 @@ def declare(state_class: type[Any], known: Known) -> None:
 
 def known(state_class: type[Any] | None) -> Known:
     """Return what is known of the states of a class."""
-    if state_class is None or not is_of_optax(state_class):
+    if state_class is None or not is_known_code(state_class):
         return _NOTHING
     return _KNOWN.get(state_class.__name__, _NOTHING)
 

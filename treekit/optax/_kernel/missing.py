@@ -13,7 +13,7 @@ from typing import Any
 
 from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
-from treekit._base.states import is_of_optax
+from treekit._base.states import is_known_code
 from treekit._base.types import OptState
 from treekit._names.key_path import path_text
 from treekit.optax._kernel.state_map import Entry
@@ -39,7 +39,7 @@ def hold(held: Collection[int | None], entries: Sequence[Entry], state: OptState
         return new_state
     olds, treedef = jtu.tree_flatten(state)
     for entry, old in zip(entries, olds, strict=True):
-        is_moment = entry.owner is not None and is_of_optax(entry.owner) and not entry.of_no_param
+        is_moment = entry.owner is not None and is_known_code(entry.owner) and not entry.of_no_param
         if entry.param is None and is_moment and shape_of(old) and issubdtype(dtype_of(old), jnp.inexact):
             raise ValueError(
                 f"a gradient is missing, and {path_text(entry.path)} of the state belongs to several params, as in "

@@ -6,15 +6,18 @@ takes is ignored. A PRNG key is never meant so.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import jax
 
-from treekit._base.dtype import is_prng_key
+from treekit._base.dtype import dtype_of, is_prng_key, issubdtype
+from treekit._base.functions import FUNCTIONS, closure_of, parts_of
 from treekit._base.jax import jtu
-from treekit._base.states import is_of_optax
+from treekit._base.states import is_known_code
 from treekit._base.tree import is_mapping, reachable
+from treekit._base.types import PyTree
 
 
 def check_keys_are_taken(update: Callable[..., Any], extra: dict[str, Any]) -> None:
@@ -25,8 +28,7 @@ def check_keys_are_taken(update: Callable[..., Any], extra: dict[str, Any]) -> N
         extra: the extra arguments, of which a function, such as the loss of a line search, takes others.
     """
     for name, x in extra.items():
-        leaves = jtu.tree_leaves(x)
-        if leaves and all(map(is_prng_key, leaves)) and not is_taken(name, [update, extra]):
+        if _are_keys(name, x) and not is_taken(name, [update, extra]):
             raise TypeError(
                 f"update received a PRNG key as {name!r}, and nothing in this optimizer takes an argument of that "
                 "name. To round params of 16 bits stochastically, pass key= to apply_gradients, or to apply_updates; "
@@ -36,32 +38,45 @@ def check_keys_are_taken(update: Callable[..., Any], extra: dict[str, Any]) -> N
             )
 
 
+def _are_keys(name: str, x: PyTree) -> bool:
+    """Whether an argument consists of PRNG keys; those of the old style are plain arrays, and only a name tells."""
+    may_be_old = name.endswith(("key", "rng"))
+    leaves = jtu.tree_leaves(x)
+    return bool(leaves) and all(
+        is_prng_key(leaf) if may_be_old else issubdtype(dtype_of(leaf), jax.dtypes.prng_key) for leaf in leaves
+    )
+
+
 def is_taken(name: str, roots: list[Any]) -> bool:
     """Whether a function that can be reached from these objects takes an argument of this name."""
     return any(_takes(x, name) for x in reachable(roots, _parts))
 
 
 def _takes(x: Any, name: str) -> bool:
-    """Whether a function takes an argument of this name.
+    """Whether an object takes an argument of this name: the first row that holds.
 
-    One of the user's with `**extra` takes all; those of Optax and treekit only pass them on.
+    | an object | takes it |
+    |---|---|
+    | what calls a factory of the user's in each update | it may, since what that returns is not known |
+    | a function with a parameter of this name | yes |
+    | a function of the user's with `**extra` | yes; those of Optax and treekit only pass it on |
+    | anything else | no |
     """
-    if _is_call_of_own_factory(x):
+    factory = _factory_in(x)
+    if factory is not None and not _is_known(factory):
         return True
-    if not callable(x) or isinstance(x, (type, functools.partial)):
+    if not callable(x) or isinstance(x, type):
         return False
     parameters = _parameters(x)
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    return name in parameters or (takes_any and not _is_ours(x))
+    return name in parameters or (takes_any and not _is_known(x))
 
 
-def _is_call_of_own_factory(x: Any) -> bool:
-    """Whether a factory that is called in each update is the user's: what that returns, and takes, is not known."""
-    if inspect.isfunction(x) and "inner_factory" in x.__code__.co_freevars:  # of Optax's inject_hyperparams
-        return not _is_ours(inspect.getclosurevars(x).nonlocals["inner_factory"])
-    call: Any = x
-    is_call = is_of_optax(type(x)) and hasattr(x, "factory")  # a `Call`
-    return is_call and not call.is_of_optax and not _is_ours(call.factory)
+def _factory_in(x: Any) -> Any:
+    """Return the factory that an update of Optax's `inject_hyperparams`, or a `Call` of treekit's, calls; or None."""
+    if isinstance(x, types.FunctionType):
+        return closure_of(x).get("inner_factory")
+    return getattr(x, "factory", None) if is_known_code(type(x)) else None
 
 
 def _parameters(function: Any) -> Any:
@@ -71,30 +86,28 @@ def _parameters(function: Any) -> Any:
         return {}
 
 
-def _is_ours(function: Any) -> bool:
-    """Whether a function, or the class of a callable object, is Optax's or treekit's."""
-    return is_of_optax(function if hasattr(function, "__module__") else type(function))
+def _is_known(function: Any) -> bool:
+    """Whether a function, or the class of a callable object, is Optax's or treekit's; nadamw is a partial of adamw."""
+    return is_known_code(function.func if isinstance(function, functools.partial) else function)
 
 
-def _parts(x: Any) -> Iterator[Any]:
-    """Yield what a function closes over, or an object has, that may be a function."""
+def _parts(x: Any) -> Iterable[Any]:
+    """Return the parts of an object that may be, or lead to, functions."""
     if isinstance(x, (type, jax.Array)):  # a tracer has any attribute
-        return
+        return ()
     if is_mapping(x):
-        yield from x.values()
-    elif isinstance(x, (tuple, list)):
-        yield from x
-    elif isinstance(x, functools.partial):
-        yield from (x.func, *x.args, *x.keywords.values())
-    elif inspect.ismethod(x):
-        yield from (x.__func__, x.__self__, *getattr(x.__self__, "__dict__", {}).values())
-    elif hasattr(x, "__wrapped__"):  # by jax.jit or a decorator, whose own signature has been read
-        yield x.__wrapped__
-    elif inspect.isfunction(x):
-        # Optax's wrapper of a transformation without extra arguments drops them.
-        if x.__qualname__ != "with_extra_args_support.<locals>.update":
-            yield from (cell.cell_contents for cell in x.__closure__ or ())
-    elif is_of_optax(type(x)):
-        yield from getattr(x, "__dict__", {}).values()
-    elif hasattr(x, "update"):  # a stateful schedule
-        yield x.update
+        return x.values()
+    if isinstance(x, (tuple, list)):
+        return cast(Iterable[Any], x)
+    if isinstance(x, types.MethodType):
+        return parts_of(x)
+    if hasattr(x, "__wrapped__"):
+        return [x.__wrapped__]  # by jax.jit or a decorator, whose own closure may lead anywhere
+    if isinstance(x, FUNCTIONS):
+        return () if getattr(x, "__qualname__", "") == _DROPS_EXTRA else parts_of(x)
+    if is_known_code(type(x)):
+        return getattr(x, "__dict__", {}).values()
+    return [x.update] if hasattr(x, "update") else ()  # of a stateful schedule
+
+
+_DROPS_EXTRA = "with_extra_args_support.<locals>.update"  # Optax's, of a transformation without extra arguments

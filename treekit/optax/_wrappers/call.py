@@ -15,7 +15,7 @@ import optax
 from treekit._base.dtype import dtype_of, issubdtype, stands_for_array
 from treekit._base.flax import values_of_variables
 from treekit._base.jax import jnp, jtu
-from treekit._base.states import is_of_optax
+from treekit._base.states import is_known_code
 from treekit._base.types import Params
 from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import describe_value
@@ -87,7 +87,7 @@ def bind_original(factory: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
     except TypeError:  # it cannot be a key
         original = None
     call = bind(original or factory, name, args, kwargs, is_of_optax=original is not None)
-    if call.is_of_optax or is_of_optax(factory):
+    if call.is_of_optax or is_known_code(factory):
         check_numbers(call, schedules=True)
     return call
 
