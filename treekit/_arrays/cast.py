@@ -1,8 +1,12 @@
-"""Cast results to the dtypes of leaves, with errors that name key paths."""
+"""Cast values to the dtypes of leaves, with errors that name key paths."""
 
 from typing import Any
 
-from treekit._base.dtype import cast_like
+import numpy as np
+
+from treekit._base.dtype import cast_like, is_concrete, is_weak, weakened
+from treekit._base.jax import jnp, untyped
+from treekit._base.memory import copied
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.key_path import leaf_path_text
 
@@ -22,3 +26,11 @@ def cast_each(
     except (TypeError, OverflowError) as error:
         raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
     return out
+
+
+def array_like(old: Any, value: Any) -> Any:
+    """Return a value as a new array with the dtype, weak type, shape and sharding of another array."""
+    new = jnp.broadcast_to(cast_like(copied(value), old), np.shape(old))
+    if is_weak(old):
+        new = weakened(new, old)
+    return untyped.device_put(new, old.sharding) if is_concrete(old) and old.committed else new

@@ -67,6 +67,14 @@ def strengthen(x: object) -> Any:
     return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))
 
 
+def weakened(x: Any, like: Any = 1.0) -> Any:
+    """Return an array in the dtype of a weakly typed one, by default of a Python float, and weakly typed too."""
+    return _full_like(like, x)
+
+
+_full_like: Any = jnp.vectorize(lax.full_like)  # all that JAX has for a weak type, and it takes a number
+
+
 def have_same_dtypes(xs: Iterable[object], ys: Iterable[object]) -> bool:
     """Whether all are strongly typed arrays of JAX, and each of `xs` has the dtype of its counterpart in `ys`.
 
@@ -180,26 +188,47 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
     return lax.convert_element_type(in_native_order(result), want) if has_dtype(result) else jnp.asarray(result, want)
 
 
-def check_fits(x: object, dtype: object) -> None:
-    """Raise an OverflowError if a value is out of bounds for a dtype; not while tracing.
+def holds(x: object, dtype: Any) -> bool:
+    """Whether an array of a dtype can hold a value.
 
-    A number is checked against a floating-point dtype, and the integers of an array against an integer dtype; JAX
-    itself checks a Python int.
+    | a value | integers hold it | floating-point and complex numbers hold it |
+    |---|---|---|
+    | an int, or an array of ints | in bounds | exactly |
+    | a float of shape () | whole, and in bounds | unless it becomes infinite |
+    | what is traced, has several floats, or is of another kind | yes | yes |
     """
-    if _is_real_on_host(x) and issubdtype(dtype, jnp.floating) and float(jnp.finfo(dtype).max) < abs(float(x)) < np.inf:
-        raise OverflowError(f"{x} is out of bounds for {dtype}")
-    if not isinstance(x, ARRAYS) or isinstance(x, Tracer) or _raw_dtype(x) == dtype:
-        return
-    if issubdtype(_raw_dtype(x), jnp.integer) and issubdtype(dtype, jnp.integer):
-        values, info = np.asarray(x), jnp.iinfo(dtype)
-        if values.size and not info.min <= values.min() <= values.max() <= info.max:
-            raise OverflowError(f"an integer is out of bounds for {dtype}")
+    if not in_bounds(x, dtype):
+        return False
+    numbers = _numbers(x).tolist()
+    if not issubdtype(dtype, np.inexact):
+        return all(n % 1 == 0 for n in numbers)
+    is_exact = (int(np.real(np.asarray(float(n)).astype(dtype))) == n for n in numbers)
+    return issubdtype(dtype_of(x), np.inexact) or all(is_exact)
 
 
-def _is_real_on_host(x: Any) -> TypeGuard[float]:
-    if isinstance(x, OF_NUMPY):
-        return np.shape(x) == () and np.asarray(x).dtype.kind in "iuf"
-    return isinstance(x, (int, float))
+def in_bounds(x: object, dtype: Any) -> bool:
+    """Whether the ints of a value, or its only float, are within the bounds of a dtype; unknown while tracing, so True.
+
+    Infinity and NaN are within those of floating-point numbers.
+    """
+    if (has_dtype(x) and x.dtype == dtype) or not (numbers := _numbers(x)).size:
+        return True
+    if issubdtype(dtype, np.inexact):
+        largest = float(jnp.finfo(dtype).max)
+        is_beyond = ((numbers < -largest) | (largest < numbers)) & (abs(numbers) < np.inf)
+        return not is_beyond.any()
+    low, high = (0, 1) if dtype == np.bool_ else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+    return bool(low <= numbers.min() and numbers.max() <= high)
+
+
+def _numbers(x: Any) -> Any:
+    """Return the ints of a value, or its only float, as an array of NumPy; an empty one for anything else."""
+    if isinstance(x, (Tracer, jax.ShapeDtypeStruct)):
+        return np.empty(0)
+    if issubdtype(dtype_of(x), jnp.integer):
+        return np.asarray(x).ravel()
+    is_float = issubdtype(dtype_of(x), jnp.floating) and np.shape(x) == ()
+    return np.array([float(x)] if is_float else [])
 
 
 def has_dtype(x: object) -> TypeGuard[HasDtype]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from treekit._base.dtype import OF_NUMPY, cast_like, check_fits, dtype_of, has_dtype, issubdtype
+from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, has_dtype, in_bounds, issubdtype
 from treekit._base.jax import jnp, untyped
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._graft.arguments import Choices
@@ -88,8 +88,9 @@ def _cast(old: Value, new: Value) -> Any:
     want = _dtype_of_leaf(new)
     if issubdtype(want, jnp.bool_) and not issubdtype(dtype_of(old), jnp.bool_):
         return None  # only `convert` can decide which numbers mean True
+    if has_dtype(old) and not in_bounds(old, want):
+        return None
     try:
-        check_fits(old, want)
         with np.errstate(over="ignore"):  # such values are refused below
             value = cast_like(old, new)
             if has_dtype(old) and not (is_traced(old) or isinstance(new, _JAX)):

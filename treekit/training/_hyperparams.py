@@ -10,7 +10,8 @@ import jax
 import numpy as np
 import optax
 
-from treekit._base.dtype import dtype_of, issubdtype
+from treekit._arrays.cast import array_like
+from treekit._base.dtype import dtype_of, holds, issubdtype
 from treekit._base.flax import is_nnx_optimizer
 from treekit._base.jax import jnp, jtu
 from treekit._base.memory import copied
@@ -21,7 +22,6 @@ from treekit._base.types import KeyPath, OptState, TransformationLike
 from treekit._names.key_path import path_name
 from treekit._text.describe import describe, describe_value, type_name
 from treekit._text.lists import nearest
-from treekit.optax._wrappers.tree_set import cast_into, fits
 
 S = TypeVar("S")
 
@@ -198,6 +198,6 @@ def _like(old: Any, value: Any, key: str) -> Any:
     is_wrong_bool = isinstance(value, bool) and dtype_of(old) != jnp.bool_
     with contextlib.suppress(TypeError, OverflowError):
         has_right_shape = value is not None and np.shape(value) in ((), np.shape(old))
-        if has_right_shape and not is_wrong_bool and fits(value, dtype_of(old)):
-            return cast_into(old, value)
+        if has_right_shape and not is_wrong_bool and holds(value, dtype_of(old)):
+            return array_like(old, value)
     raise TypeError(f"{key} is {describe(old)}, and cannot become {describe_value(value)}")

@@ -17,8 +17,9 @@ from treekit._base.dtype import (
     issubdtype,
     promoted_dtype,
     resolve_array,
+    weakened,
 )
-from treekit._base.jax import is_ref, jnp, jtu, lax
+from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.predicates import is_narrow, is_parameter
 from treekit._base.tree import is_none
 from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
@@ -71,7 +72,7 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
         if rounds and issubdtype(total.dtype, jnp.floating):
             return round_by(random_bits, total, array.dtype)
         if is_weak(array) and total.dtype == array.dtype == dtype_of(0.0):  # so that a jitted step is traced once
-            total = _weakened(total)
+            total = weakened(total)
         # What has `__jax_array__` may not have a dtype, to which the map below casts.
         return cast_like(total, array, "unsafe") if dtype_of(param) is None else total
 
@@ -83,13 +84,6 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
     random_bits = None if key is None else bits_of_key(key)
     own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=is_none)
     return dtype_preserving_tree_map(apply, params, updates, own_bits, is_leaf=is_none, casting="unsafe")
-
-
-def _weak_number(x: Any) -> Any:
-    return lax.full_like(1.0, x)  # all that JAX has for a weak type
-
-
-_weakened: Any = jnp.vectorize(_weak_number)
 
 
 def _check_can_be_updated(params: Params, updates: list[Any]) -> None:

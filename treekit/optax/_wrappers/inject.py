@@ -10,7 +10,7 @@ import optax
 from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
 
-from treekit._base.dtype import dtype_of, has_dtype, is_weak, issubdtype, strengthen
+from treekit._base.dtype import dtype_of, has_dtype, holds, is_weak, issubdtype, strengthen, weakened
 from treekit._base.jax import jnp, jtu
 from treekit._base.memory import unshared
 from treekit._base.predicates import is_array, is_inexact_array, is_real_number, is_traced
@@ -22,7 +22,6 @@ from treekit.optax._kernel.transformation import Core, GradientTransformation, c
 from treekit.optax._wrappers.call import Call, bind_original, converted
 from treekit.optax._wrappers.kinds import Argument, Kind, kinds_of, named_arguments, names_of_parameters
 from treekit.optax._wrappers.parameters import read_signature
-from treekit.optax._wrappers.tree_set import fits
 
 
 def inject_hyperparams(
@@ -216,7 +215,7 @@ class _Injected:
         stated = _states_dtype(x) and (not is_integer or callable(argument) or _states_dtype(argument))
         keeps = stated or not is_real or (is_integer and parameter.keeps_ints)
         dtype = dtype if keeps else float_dtype
-        if not fits(x, dtype):
+        if not holds(x, dtype):
             raise TypeError(
                 f"the hyperparameter {name!r} of {self.call.name} is {describe(x)}, which {jnp.dtype(dtype)} cannot "
                 f"hold. Pass it on unchanged, static_args={name!r}, or as an array of a dtype that holds it"
@@ -231,7 +230,7 @@ class _Injected:
 
         def value(name: str, x: Any) -> Any:
             is_plain = self._hyperparam_dtype is None and not _states_dtype(self.arguments[name].value)
-            return jax.lax.full_like(1.0, x) if is_plain and issubdtype(x.dtype, jnp.floating) else x
+            return weakened(x) if is_plain and issubdtype(x.dtype, jnp.floating) else x
 
         return {name: value(name, x) for name, x in hyperparams.items()}
 
