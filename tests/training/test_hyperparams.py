@@ -172,10 +172,11 @@ CANNOT_BECOME: list[tuple[Any, list[Any]]] = [
     (injected(0.1), [1e50, np.float64(1e50), -(10**5000), 2**24 + 1, np.int32(2**24 + 1), 1j]),
     (injected(0.1), [np.array(2**24 + 1), jnp.array(2**24 + 1), np.array(2**63 - 1), np.array(1e50)]),
     (injected(0.1, hyperparam_dtype=jnp.float16), [1e6, np.float32(1e6), np.array(1e6)]),
+    (injected(jax.random.key(0)), [0, 0.5]),
 ]
 
 
-@pytest.mark.parametrize("state, values", CANNOT_BECOME, ids=["i32", "f32", "f32 from arrays", "f16"])
+@pytest.mark.parametrize("state, values", CANNOT_BECOME, ids=["i32", "f32", "f32 from arrays", "f16", "a key"])
 def test_a_number_that_the_dtype_cannot_hold_is_refused(state: Any, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(TypeError, match=r"\bn\b"):

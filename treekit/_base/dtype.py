@@ -211,7 +211,8 @@ def in_bounds(x: object, dtype: Any) -> bool:
 
     Infinity and NaN are within those of floating-point numbers.
     """
-    if (has_dtype(x) and x.dtype == dtype) or not (numbers := _numbers(x)).size:
+    is_same = has_dtype(x) and x.dtype == dtype
+    if is_same or not is_number(dtype) or not (numbers := _numbers(x)).size:
         return True
     if issubdtype(dtype, np.inexact):
         largest = float(jnp.finfo(dtype).max)
