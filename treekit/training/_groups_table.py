@@ -1,6 +1,5 @@
 """The rows of the table of `param_groups`: what each selects, and which options it sets."""
 
-import dataclasses
 import functools
 import inspect
 import re
@@ -14,7 +13,8 @@ from treekit._base.tree import is_mapping
 from treekit._select.masks import MaskSpec
 from treekit._select.paths import PathMask, path_mask
 from treekit._text.describe import describe_value
-from treekit.optax._wrappers.call import Call, check_numbers
+from treekit.optax._wrappers.call import Call
+from treekit.optax._wrappers.numbers import check_numbers
 
 
 class Times(NamedTuple):
@@ -128,7 +128,7 @@ def _check_options(own: Mapping[str, Any], call: Call, text: str) -> None:
     if call.is_of_optax:
         alone = {option: x for option, x in own.items() if not isinstance(x, Times)}
         try:
-            check_numbers(dataclasses.replace(call, arguments=alone), schedules=True)
+            check_numbers(alone, call.parameters, call.name, schedules=True)
         except TypeError as error:
             advice = ". To switch it off, write 0.0; to freeze, None for the whole row" * str(error).endswith("None")
             raise TypeError(f"the row {text}: {error}{advice}") from None

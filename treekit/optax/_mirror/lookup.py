@@ -12,7 +12,8 @@ import optax
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._mirror.ours import OURS
 from treekit.optax._mirror.tree_functions import apply_to_parameters, is_on_trees
-from treekit.optax._wrappers.call import ORIGINALS, bind, check_numbers, converted
+from treekit.optax._wrappers.call import ORIGINALS, bind, converted
+from treekit.optax._wrappers.numbers import check_numbers
 
 _WRAPPED: dict[Any, Any] = {}  # treekit's replacement for each function of Optax that has been looked up
 
@@ -64,7 +65,7 @@ def wrap_factory(factory: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         call = bind(factory, name, args, kwargs, is_of_optax=True)
-        check_numbers(call, schedules=False)
+        check_numbers(call.arguments, call.parameters, name, schedules=False)
         made: Any = converted(call).make()
         # Not every function without annotations is a factory: `sigmoid_binary_cross_entropy` is a loss.
         is_transformation = type(made) in (optax.GradientTransformation, optax.GradientTransformationExtraArgs)

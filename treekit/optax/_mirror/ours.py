@@ -4,11 +4,12 @@ from typing import Any
 
 import optax
 
-from treekit.optax._wrappers.apply import apply_updates, tree_map_params
+from treekit.optax._wrappers.apply import apply_updates
 from treekit.optax._wrappers.conditional import apply_if_finite, conditionally_mask, conditionally_transform
 from treekit.optax._wrappers.inject import inject_hyperparams
 from treekit.optax._wrappers.lbfgs import lbfgs, value_and_grad_from_state
 from treekit.optax._wrappers.lookahead import lookahead
+from treekit.optax._wrappers.map_params import tree_map_params
 from treekit.optax._wrappers.monitor import monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps
 from treekit.optax._wrappers.releases import existing

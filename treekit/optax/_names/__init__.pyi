@@ -131,7 +131,6 @@ from treekit.optax._names import factories as _ours
 from treekit.optax._wrappers import inject as _inject
 from treekit.optax._wrappers import select as _select
 from treekit.optax._wrappers.apply import apply_updates as apply_updates
-from treekit.optax._wrappers.apply import tree_map_params as tree_map_params
 from treekit.optax._wrappers.conditional import apply_if_finite as apply_if_finite
 from treekit.optax._wrappers.conditional import conditionally_mask as conditionally_mask
 from treekit.optax._wrappers.conditional import conditionally_transform as conditionally_transform
@@ -139,6 +138,7 @@ from treekit.optax._wrappers.inject import inject_hyperparams as inject_hyperpar
 from treekit.optax._wrappers.lbfgs import lbfgs as lbfgs
 from treekit.optax._wrappers.lbfgs import value_and_grad_from_state as value_and_grad_from_state
 from treekit.optax._wrappers.lookahead import lookahead as lookahead
+from treekit.optax._wrappers.map_params import tree_map_params as tree_map_params
 from treekit.optax._wrappers.monitor import monitor as monitor
 from treekit.optax._wrappers.multi_steps import MultiSteps as MultiSteps
 from treekit.optax._wrappers.select import freeze as freeze

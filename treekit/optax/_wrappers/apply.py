@@ -1,9 +1,6 @@
-"""Apply updates, and map over the params in a state."""
+"""`apply_updates`: add updates to params, in the dtypes of the params."""
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, cast
-
-import optax
+from typing import Any, TypeVar
 
 from treekit._arrays.map import dtype_preserving_tree_map
 from treekit._arrays.round import Key, bits_like, bits_of_key, round_by, widen
@@ -22,15 +19,12 @@ from treekit._base.dtype import (
 from treekit._base.jax import is_ref, jnp, jtu
 from treekit._base.predicates import is_narrow, is_parameter
 from treekit._base.tree import is_none
-from treekit._base.types import LeafPredicate, Params, PyTree, TransformationLike, Updates
+from treekit._base.types import Params, Updates
 from treekit._compare.prefix import flatten_updates
 from treekit._names.key_path import leaf_path_text
 from treekit._text.describe import describe
 
 T = TypeVar("T")
-MappedState = TypeVar("MappedState")
-
-_optax_tree_map_params = optax.tree_map_params
 
 
 def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
@@ -65,11 +59,11 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
         if has_no_update(update) or not is_parameter(param):
             return param
         array, update = as_array(param), resolve_array(update)
-        rounds = key is not None and is_narrow(array)
-        # To nearest too: after MultiSteps, XLA then moves fewer bytes (tests/accelerators).
-        x, dx = widen((array, update)) if is_narrow(array) else (array, update)
-        total = jnp.asarray(x, promoted_dtype(x, dx)) + jnp.asarray(dx, promoted_dtype(x, dx))
-        if rounds and issubdtype(total.dtype, jnp.floating):
+        # In f32, to round to nearest too: after MultiSteps, XLA then moves fewer bytes (tests/accelerators).
+        terms = widen((array, update)) if is_narrow(array) else (array, update)
+        dtype = promoted_dtype(*terms)
+        total = jnp.asarray(terms[0], dtype) + jnp.asarray(terms[1], dtype)
+        if key is not None and is_narrow(array) and issubdtype(total.dtype, jnp.floating):
             return round_by(random_bits, total, array.dtype)
         if is_weak(array) and total.dtype == array.dtype == dtype_of(0.0):  # so that a jitted step is traced once
             total = weakened(total)
@@ -100,64 +94,3 @@ def _check_can_be_updated(params: Params, updates: list[Any]) -> None:
             continue
         path = leaf_path_text(params, i, is_none)
         raise TypeError(f"at {path}: an update ({describe(update)}) for {describe(param)}. {advice}")
-
-
-Initable: TypeAlias = TransformationLike | Callable[[Any], Any]
-
-
-def tree_map_params(
-    initable: Initable,
-    f: Callable[..., Any],
-    state: MappedState,
-    /,
-    *rest: PyTree,
-    transform_non_params: Callable[[Any], Any] | None = None,
-    is_leaf: LeafPredicate | None = None,
-) -> MappedState:
-    """Map a function over the params in a state: `optax.tree_map_params`, without `is_leaf` for masked params.
-
-    Args:
-        initable: a transformation, or its init.
-        f: called with a leaf of the state that belongs to a param, and the leaves of `rest` for that param.
-        state: a state of the transformation.
-        *rest: trees with the structure of the params.
-        transform_non_params: called with every other leaf of the state.
-        is_leaf: as in `jax.tree.map`, for the params in the state. Placeholders in the state (None, MaskedNode) are
-            skipped, unless `is_leaf` selects them.
-
-    Returns:
-        The state with its leaves replaced by the results.
-
-    >>> import jax.numpy as jnp
-    >>> from treekit.optax import adam, masked
-    >>> params = {"w": jnp.ones(2), "b": jnp.ones(2)}
-    >>> tx = masked(adam(1e-3), {"w": True, "b": False})
-    >>> specs = tree_map_params(tx, lambda _, name: name, tx.init(params), {"w": "W", "b": "B"})
-    >>> specs.inner_state[0].mu
-    {'b': MaskedNode(), 'w': 'W'}
-    """
-
-    def is_chosen(x: object) -> bool:
-        return is_leaf is not None and is_leaf(x)
-
-    def is_left_out(x: object) -> bool:
-        return not is_chosen(x) and (x is None or isinstance(x, optax.MaskedNode))
-
-    def f_or_left_out(x: object, *others: object) -> Any:
-        return x if is_left_out(x) else f(x, *others)
-
-    def stop(x: object) -> bool:
-        return is_chosen(x) or is_left_out(x)
-
-    def transform_each(x: object) -> Any:  # a measurement of a monitor may be a tree
-        return x if transform_non_params is None else jtu.tree_map(transform_non_params, x, is_leaf=is_chosen)
-
-    out: MappedState = _optax_tree_map_params(
-        cast(Any, initable),
-        f_or_left_out,
-        state,
-        *rest,
-        transform_non_params=transform_each,
-        is_leaf=stop,
-    )
-    return out

@@ -3,24 +3,18 @@
 import dataclasses
 import functools
 import inspect
-import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import optax
 
-from treekit._base.dtype import dtype_of, issubdtype, stands_for_array
-from treekit._base.flax import values_of_variables
-from treekit._base.jax import jnp, jtu
 from treekit._base.states import is_known_code
 from treekit._base.types import Params
-from treekit._select.tree_spec import TreeSpec
-from treekit._text.describe import describe_value
 from treekit.optax._kernel.transformation import core_of
 from treekit.optax._wrappers.masks_and_labels import MaskFunction, resolve
+from treekit.optax._wrappers.numbers import check_numbers
 from treekit.optax._wrappers.parameters import Parameter, Role, read_signature
 
 # Optax's factory for each of ours, as `_mirror/lookup` makes them. In a table, and not in an attribute of our function,
@@ -50,13 +44,20 @@ class Call:
     gathered: Mapping[str, Any]
     is_of_optax: bool
 
-    def make(self, values: Mapping[str, Any] | None = None) -> Any:
-        """Call the factory, with other values for some arguments: of its parameters, or gathered under other names."""
-        names, values = self.signature.parameters, values or {}
-        given = {**self.arguments, **{name: x for name, x in values.items() if name in names}}
-        gathered = {**self.gathered, **{name: x for name, x in values.items() if name not in names}}
-        bound = inspect.BoundArguments(self.signature, OrderedDict((x, given[x]) for x in names if x in given))
-        return self.factory(*bound.args, **bound.kwargs, **gathered)
+    def with_values(self, values: Mapping[str, Any]) -> "Call":
+        """Return a call with other values for some arguments: of its parameters, or gathered under other names."""
+        names = self.signature.parameters
+        own = {name: x for name, x in values.items() if name in names}
+        others = {name: x for name, x in values.items() if name not in names}
+        return dataclasses.replace(self, arguments={**self.arguments, **own}, gathered={**self.gathered, **others})
+
+    def make(self) -> Any:
+        """Call the factory."""
+        given = OrderedDict(
+            (name, self.arguments[name]) for name in self.signature.parameters if name in self.arguments
+        )
+        bound = inspect.BoundArguments(self.signature, given)
+        return self.factory(*bound.args, **bound.kwargs, **self.gathered)
 
 
 def bind(
@@ -88,58 +89,8 @@ def bind_original(factory: Callable[..., Any], args: Sequence[Any], kwargs: Mapp
         original = None
     call = bind(original or factory, name, args, kwargs, is_of_optax=original is not None)
     if call.is_of_optax or is_known_code(factory):
-        check_numbers(call, schedules=True)
+        check_numbers(call.arguments, call.parameters, call.name, schedules=True)
     return call
-
-
-def check_numbers(call: Call, *, schedules: bool) -> None:
-    """Raise a TypeError if an argument is not a number, and its parameter takes numbers only.
-
-    Args:
-        call: a call of one of Optax's own factories, or of one that treekit has instead.
-        schedules: whether any number may be a schedule, as in `inject_hyperparams`.
-    """
-    for key, given in call.arguments.items():
-        x, parameter = values_of_variables(given), call.parameters[key]
-        may_be_schedule = schedules or parameter.role == "schedule"
-        is_right = (
-            (_is_number(x) and (not parameter.takes_only_ints or _is_int(x)))
-            or (x is None and parameter.may_be_none)
-            or (may_be_schedule and callable(x) and not isinstance(x, TreeSpec))
-        )
-        if parameter.is_numeric and not is_right:
-            kind = "an int" if parameter.takes_only_ints else "a number"
-            kind += " or a schedule" * may_be_schedule
-            raise TypeError(f"{key} of {call.name} must be {kind}, found {describe_value(x)}{_advice(call, x)}")
-
-
-def check_numbers_of(factory: Callable[..., Any], *args: object) -> None:
-    """Check the numbers among the arguments of a function of treekit that stands for one of Optax's."""
-    check_numbers(bind(factory, factory.__name__, args, {}, is_of_optax=False), schedules=False)
-
-
-def _is_number(x: object) -> bool:
-    """Whether `x` is a number or an array, or stands for one; a bool of Python and NaN are not."""
-    is_nan = isinstance(x, float) and x != x
-    return not is_nan and not isinstance(x, (bool, np.bool_)) and (dtype_of(x) is not None or stands_for_array(x))
-
-
-def _is_int(x: object) -> bool:
-    """Whether `x` is an integer, or a float that may stand for one: 1e3, or infinity."""
-    return issubdtype(dtype_of(x), jnp.integer) or (isinstance(x, float) and (x.is_integer() or math.isinf(x)))
-
-
-def _advice(call: Call, x: Any) -> str:
-    """Say what may be meant by an argument that is given for a number."""
-    if isinstance(x, optax.GradientTransformation):
-        return ". To run one transformation after another, write optax.chain(first, second)"
-    masks = [name for name, each in call.parameters.items() if each.role == "mask"]
-    leaves = jtu.tree_leaves(x)
-    if masks and (callable(x) or (leaves and all(isinstance(leaf, bool) for leaf in leaves))) and x is not True:
-        return f". If it is a mask, pass it by name: {call.name}(..., {masks[0]}=mask)"
-    if leaves and not jtu.all_leaves([x]):
-        return ". For another number for some of the params, use treekit.training.param_groups"
-    return ""
 
 
 def converted(call: Call) -> Call:

@@ -13,7 +13,7 @@ from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.preserve import preserving
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
-from treekit.optax._wrappers.call import check_numbers_of
+from treekit.optax._wrappers.numbers import check_numbers_of
 from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
 from treekit.optax._wrappers.run_if import is_known, run_if
 from treekit.optax._wrappers.select import zero_update

@@ -140,7 +140,7 @@ class _Injected:
         # A donated step deletes the arrays of the state, so none of them may be the user's own.
         stored = unshared([self._store(name, x, dtype) for name, x in values.items()], values.values())
         hyperparams = dict(zip(values, stored, strict=True))
-        inner_state = core_of(self.call.make(self._values(hyperparams))).init(params)
+        inner_state = core_of(self.call.with_values(self._values(hyperparams)).make()).init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
@@ -158,7 +158,7 @@ class _Injected:
                 # An int that the user put into the state stays one there: scan and cond need a state of equal dtypes.
                 stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
         states = {name: self.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
-        inner = core_of(self.call.make(self._values(hyperparams)))
+        inner = core_of(self.call.with_values(self._values(hyperparams)).make())
         updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)

@@ -20,7 +20,7 @@ from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.trained import trained
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._kernel.types import ValueAndGradFn
-from treekit.optax._wrappers.call import check_numbers_of
+from treekit.optax._wrappers.numbers import check_numbers_of
 from treekit.optax._wrappers.state_values import states_in
 
 V = TypeVar("V")

@@ -36,8 +36,8 @@ from optax.tree import vdot as vdot
 from optax.tree import where as where
 from optax.tree import zeros_like as zeros_like
 
-from treekit.optax._wrappers import apply as _apply
+from treekit.optax._wrappers import map_params as _map_params
 from treekit.optax._wrappers import tree_set as _tree_set
 
-map_params: Final = _apply.tree_map_params
+map_params: Final = _map_params.tree_map_params
 set: Final = _tree_set.tree_set

@@ -35,5 +35,5 @@ from optax.tree_utils import tree_vdot as tree_vdot
 from optax.tree_utils import tree_where as tree_where
 from optax.tree_utils import tree_zeros_like as tree_zeros_like
 
-from treekit.optax._wrappers.apply import tree_map_params as tree_map_params
+from treekit.optax._wrappers.map_params import tree_map_params as tree_map_params
 from treekit.optax._wrappers.tree_set import tree_set as tree_set
