@@ -14,15 +14,16 @@ from treekit._base.jax import jtu, untyped
 from treekit._base.memory import closed_over, copied, unshared
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.nodes import nodes_as_in
+from treekit.optax._kernel.check_params import check_nothing_is_shared, check_params, check_something_is_trained
 from treekit.optax._kernel.crossing import Crossing
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.misfit import check_fit_if_integers, explained
-from treekit.optax._kernel.notes import note_none, note_shapes, note_transformation
+from treekit.optax._kernel.notes import note_shapes, note_transformation
 from treekit.optax._kernel.passed import passing
 from treekit.optax._kernel.sharding import shard_alike
 from treekit.optax._kernel.state_map import map_state
 from treekit.optax._kernel.taken import check_keys_are_taken
-from treekit.optax._kernel.trained import check_nothing_is_shared, check_params, check_something_is_trained, flatten
+from treekit.optax._kernel.trained import flatten
 from treekit.optax._kernel.transformation import GradientTransformation, core_of, is_own, with_core
 
 
@@ -52,7 +53,6 @@ def at_boundary(tx: TransformationLike) -> GradientTransformation[Any]:
             with passing(arrays):
                 return _first_state(inner_init(arrays), arrays, closed_over(inner_init))
         except Exception as error:
-            note_none(error, arrays)
             note_shapes(error, arrays)
             note_transformation(error, arrays)
             raise

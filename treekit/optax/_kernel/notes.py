@@ -6,7 +6,6 @@ import traceback
 import jax
 
 from treekit._base.jax import jtu
-from treekit._base.tree import is_none
 from treekit._base.types import Params, PyTree
 from treekit._names.key_path import flatten_with_path, path_text
 from treekit._text.describe import describe, describe_value
@@ -45,18 +44,6 @@ def note_transformation(error: Exception, *trees: PyTree) -> None:
                 f"Its arguments: {', '.join(arguments) or 'none'}"
             )
             break
-
-
-def note_none(error: Exception, params: Params) -> None:
-    """Note which function of Optax failed in `init`, if the params inside have None for what is not trained."""
-    if not any(x is None for x in jtu.tree_leaves(params, is_leaf=is_none)):
-        return
-    *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
-    if (module := str(innermost.f_globals.get("__name__"))).startswith("optax."):
-        error.add_note(
-            f"{module} received None for each leaf that is not trained. If it cannot take None, leave those "
-            "leaves out with optax.masked(tx, mask), whose mask has False for each of them"
-        )
 
 
 def note_shapes(error: Exception, params: Params) -> None:
