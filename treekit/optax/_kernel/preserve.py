@@ -84,11 +84,19 @@ def check_shapes_of_updates(updates: Updates, params: Params, new_updates: Updat
 
 
 def _like_of_update(grad: Any, like: Any, new: Any) -> Any:
-    """Return the array whose dtype an update gets; for a complex one of a real param, that param: the cast raises."""
-    if new is None or is_complex(new) > is_complex(like):
+    """Return the array whose dtype an update gets: the first row that holds.
+
+    | the update | it gets the dtype of |
+    |---|---|
+    | None | nothing: it is not cast |
+    | complex, and its param is real | the param: the cast raises |
+    | an array that states its dtype, or the gradient is not floating-point or complex | itself |
+    | a number, or a weakly typed array | its gradient |
+    """
+    if new is None or (is_complex(new) and not is_complex(like)):
         return like
-    has_own_dtype = is_number(dtype_of(new)) and not is_weak(new)
-    return strengthen(new) if has_own_dtype or not issubdtype(grad.dtype, jnp.inexact) else grad
+    states_dtype = is_number(dtype_of(new)) and not is_weak(new)
+    return strengthen(new) if states_dtype or not issubdtype(grad.dtype, jnp.inexact) else grad
 
 
 def is_complex(x: object) -> bool:
@@ -118,19 +126,22 @@ def keep_state(state: OptState, params: Params, new_state: OptState) -> Any:
 
 
 def _like_of_state(old: object, new: object) -> Any:
-    """Return a leaf with the dtype that an array of a new state gets: that of the old one, with three exceptions.
+    """Return the leaf whose dtype an array of a new state gets: the first row that holds.
 
-    An int may become a float, as in Optax: then it is a float from the first update on, and `scan` and `cond` say where
-    it was an int. So may an int of less than 32 bits become a wider one: in its old dtype, it would wrap around. And a
-    Python number that a user puts into the state, as in `hyperparams["learning_rate"] = 0.1`, does not state a dtype;
-    traced, it is a weakly typed array.
+    | the old one | the new one | it gets the dtype of |
+    |---|---|---|
+    | a Python number that a user put into the state; traced, a weakly typed array | any | itself |
+    | integers | floats, as in Optax; where it was an int, `scan` and `cond` raise | itself |
+    | integers of less than 32 bits | wider integers: in the old dtype, they would wrap around | itself |
+    | any other | any | the old one |
     """
-    has, gets = dtype_of(old), dtype_of(new)
-    becomes_float = issubdtype(has, jnp.integer) and issubdtype(gets, jnp.floating)
-    are_ints = issubdtype(has, jnp.integer) and issubdtype(gets, jnp.integer)
-    becomes_wider = are_ints and jnp.iinfo(has).bits < min(32, jnp.iinfo(gets).bits)
-    has_own_dtype = is_array(old) and not is_weak(old)
-    return old if has_own_dtype and not (becomes_float or becomes_wider) else strengthen(new)
+    before, after = dtype_of(old), dtype_of(new)
+    if not is_array(old) or is_weak(old):
+        return strengthen(new)
+    if issubdtype(before, jnp.integer):
+        is_wider = issubdtype(after, jnp.integer) and jnp.iinfo(before).bits < min(32, jnp.iinfo(after).bits)
+        return strengthen(new) if is_wider or issubdtype(after, jnp.floating) else old
+    return old
 
 
 def _mixes_complex(leaves: Iterable[HasDtype]) -> bool:

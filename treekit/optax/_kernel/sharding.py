@@ -87,11 +87,19 @@ def _on_mesh(replicated: NamedSharding, x: object) -> Any:
 
 
 def _constrain(x: Array, param: Array, make_false: Callable[[], Any]) -> Any:
-    explicit = untyped.typeof(param).sharding  # for explicit axes of a mesh; for all others, specs consist of None
+    """Return an array with the sharding of its param, where one of them is traced.
+
+    | axes of the mesh | the param | the array gets its sharding |
+    |---|---|---|
+    | explicit | any | by its type, unless the transformation has chosen another |
+    | other | traced, so that its sharding is not known yet | from the compiler, by a select of both |
+    | other | an array | by a constraint |
+    """
+    explicit = untyped.typeof(param).sharding  # where axes are not explicit, specs consist of None, so they are equal
     spec, own_spec = _spec(x, param, explicit), untyped.typeof(x).sharding.spec
+    if own_spec != spec and any(own_spec):
+        return x
     if own_spec != spec:
-        if any(own_spec):  # the transformation has chosen a sharding
-            return x
         x = reshard(x, NamedSharding(explicit.mesh, spec))
     if is_traced(param):
         return _share_sharding(make_false(), x, param)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     # To type checkers, `GradientTransformation` is `GradientTransformation[Any]`. Python has defaults from 3.13 on.
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    S = TypeVarWithDefault("S", default=Any)
+    S = TypeVarWithDefault("S", default=Any)  # the state that an `UpdateFn` takes and returns
     # The parameter of `GradientTransformation`. Covariant, although `update` takes a state, since mypy would otherwise
     # infer a dict of objects for a dict of transformations of several kinds.
     State_co = TypeVarWithDefault("State_co", default=Any, covariant=True)
