@@ -66,6 +66,9 @@ MISTAKES: dict[str, Mistake] = {
     "a schedule of decays above 1": Mistake(lambda: step(training.params_ema(lambda t: 1.5)), ValueError, "1.5"),
     "a schedule of no decays": Mistake(lambda: step(training.params_ema(lambda t: None)), TypeError, "params_ema"),
     "an average without params": Mistake(lambda: EMA.update(PARAMS, OF_EMA), ValueError, "params_ema"),
+    "an update of in_nnx without params": Mistake(
+        lambda: training.in_nnx(EMA).update(PARAMS, OF_EMA), ValueError, "update(updates, state, params)"
+    ),
     "the average of a state without one": Mistake(
         lambda: get_params_ema(OF_ADAM, PARAMS), ValueError, "training.params_ema("
     ),

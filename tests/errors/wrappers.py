@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from flax.core import freeze
+from optax import LookaheadParams
 
 import treekit as tk
 from tests.errors.mistake import Mistake, unchecked
@@ -23,6 +24,7 @@ SEARCH = tko.scale_by_backtracking_linesearch(5)
 CONTRIB: Any = tko.contrib  # for arguments that type checkers refuse
 MUON: Any = tko.contrib.scale_by_muon()
 NO_VALUE = jax.errors.TracerBoolConversionError
+PAIRS = tko.lookahead(SGD, 5, 0.5)
 ROUNDS: Any = tko.MultiSteps(SGD, 2)
 
 
@@ -162,8 +164,13 @@ MISTAKES: dict[str, Mistake] = {
     "an optimizer for its factory, to be injected": Mistake(
         lambda: unchecked(tko.inject_hyperparams)(tko.adam(1e-3)), TypeError, "inject_hyperparams(optax.adam)(1e-3)"
     ),
+    "lookahead without the params": Mistake(
+        lambda: PAIRS.update(PARAMS, PAIRS.init(LookaheadParams.init_synced(PARAMS))),
+        ValueError,
+        "update(updates, state, params)",
+    ),
     "the params of lookahead without a copy": Mistake(
-        lambda: tko.lookahead(SGD, 5, 0.5).init(PARAMS), TypeError, "LookaheadParams.init_synced(params)"
+        lambda: PAIRS.init(PARAMS), TypeError, "LookaheadParams.init_synced(params)"
     ),
     "the arguments next to the factory": Mistake(
         lambda: unchecked(tko.inject_hyperparams)(tko.adam, 1e-3), TypeError, "0.001"

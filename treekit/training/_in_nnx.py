@@ -1,6 +1,6 @@
 """`in_nnx`: an optimizer for `flax.nnx.Optimizer`, which rounds params of less than 32 bits stochastically."""
 
-from typing import Any, cast
+from typing import Any
 
 import optax
 
@@ -12,9 +12,8 @@ from treekit._base.tree import is_none
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.prefix import flatten_updates
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.transformation import GradientTransformation
+from treekit.optax._kernel.check_params import check_has_params
 from treekit.optax._wrappers.apply import apply_updates
-from treekit.optax._wrappers.multi_steps import MultiSteps
 
 
 def in_nnx(optimizer: TransformationLike) -> optax.GradientTransformationExtraArgs:
@@ -32,6 +31,9 @@ def in_nnx(optimizer: TransformationLike) -> optax.GradientTransformationExtraAr
         `training.apply_gradients(..., key=key)` does; use another one for each step. Without it, params are rounded to
         nearest.
 
+    Raises:
+        ValueError: raised by `update` without the params.
+
     >>> import jax
     >>> import jax.numpy as jnp
     >>> import optax as plain
@@ -42,12 +44,12 @@ def in_nnx(optimizer: TransformationLike) -> optax.GradientTransformationExtraAr
     >>> bool((plain.apply_updates(params, updates)["w"] != 1).any())
     True
     """
-    is_multi_steps, given = isinstance(optimizer, MultiSteps), cast(Any, optimizer)
-    tx: GradientTransformation[Any] = given.gradient_transformation() if is_multi_steps else at_boundary(given)
+    tx = at_boundary(optimizer)
 
     def update(
         updates: Updates, state: OptState, params: Params = None, *, key: Key | None = None, **extra_args: Any
     ) -> tuple[Any, Any]:
+        check_has_params(params)
         updates, new_state = tx.update(updates, state, params, **extra_args)
         new = jtu.tree_leaves(apply_updates(params, updates, key=key), is_leaf=is_none)
         olds, treedef = jtu.tree_flatten(params, is_leaf=is_none)

@@ -1,8 +1,9 @@
-"""What may a user mistake for params that can be trained? `init` raises for it.
+"""What may a user mistake for params that can be trained?
 
 - `check_params`: a class, a state, or a module that is not a pytree
 - `check_something_is_trained`: a tree of which nothing is trained, or an object that only looks like an array
 - `check_nothing_is_shared`: a model that has a variable in two places
+- `check_has_params`: None, in `update`
 """
 
 from collections import Counter
@@ -101,6 +102,12 @@ def check_nothing_is_shared(flat: Flat) -> None:
                 "Pass nnx.state(model, nnx.Param), which has it once, to init and to update, and nnx.merge it in the "
                 "loss"
             )
+
+
+def check_has_params(params: Params) -> None:
+    """Raise a ValueError if `update` did not receive the params."""
+    if params is None:
+        raise ValueError("update needs the params: update(updates, state, params)")
 
 
 def _looks_like_array(x: object) -> bool:

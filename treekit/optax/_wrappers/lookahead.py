@@ -7,6 +7,7 @@ import optax
 from treekit._base.jax import jnp, jtu
 from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit.optax._kernel.boundary import at_boundary
+from treekit.optax._kernel.check_params import check_has_params
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.trained import trained
 
@@ -29,7 +30,7 @@ def lookahead(
         `optax.LookaheadState`. A parameter without a gradient has a zero for its gradient.
 
     Raises:
-        ValueError: `sync_period` is less than 1.
+        ValueError: `sync_period` is less than 1; or, raised by `update`, the params are missing.
         TypeError: `fast_optimizer` is not a transformation. Raised by `init` if the params are not a pair.
 
     Source: Zhang et al., Lookahead Optimizer: k steps forward, 1 step back, 2019.
@@ -63,6 +64,7 @@ def lookahead(
         return pair.init(params)
 
     def update(updates: Updates, state: OptState, params: Any = None) -> tuple[Any, Any]:
+        check_has_params(params)
         both = optax.LookaheadParams(trained(params.fast), trained(params.slow))
         out: tuple[Any, Any] = pair.update(updates, state, both)
         return out
