@@ -153,6 +153,72 @@ def _run_conditionally(
     return at_boundary(Core(init, update))
 
 
+def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[..., tuple[Any, Any]]:
+    """Return a function that updates with `core` if a flag is true.
+
+    | | how it decides |
+    |---|---|
+    | the flag is known, as it is outside of jit | in Python |
+    | the state has that of a `MultiSteps`, and all devices agree | by a loop that runs once or zero times |
+    | any other | by `lax.cond` |
+
+    Around the loop of a `MultiSteps`, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without
+    one, a branch moves less: benchmarks/results/accelerators.md. But where the devices of a shard_map may decide
+    differently, what a loop returns counts as different on each, and so cannot be a replicated param.
+
+    Args:
+        core: a core that preserves the dtypes and the structure of its state. It is traced once.
+        otherwise: maps an update, and what the core returns for it, to its replacement where the flag is false, which
+            is cast to the dtype that the core returns. If that returns None for a leaf, as for a frozen one, the
+            replacement is None.
+
+    Returns:
+        A function of the flag (a bool of shape ()), updates, state, params and the extra arguments. It returns new
+            updates and a new state, which is the old one if the flag is false.
+    """
+    update = core.update
+
+    def update_if(
+        flag: Any, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]
+    ) -> tuple[Any, Any]:
+        state = strengthen_all(state)  # a user may have put a Python number into it, and cond needs equal types
+        treedef = jtu.tree_structure(updates)
+
+        def run(state: OptState) -> tuple[Any, Any]:
+            return update(updates, state, params, **extra)
+
+        def hold(state: OptState, like: Updates) -> tuple[Any, Any]:
+            """Return the updates of a step that is held, in the dtypes of those of the core, and the state."""
+            pairs = zip(treedef.flatten_up_to(like), jtu.tree_leaves(updates), strict=True)
+            held = [None if to is None else cast_like(otherwise(x, to), to) for to, x in pairs]
+            return treedef.unflatten(held), state
+
+        if is_known(flag):
+            return run(state) if flag else hold(state, untyped.eval_shape(run, state)[0])
+
+        # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
+        traced, consts = trace(run, state)
+        like: Updates = traced.like[0]
+        if states_in(state, MULTI_STEPS_STATES) and not varying_axes(flag):
+
+            def run_carry(carry: PyTree) -> Any:
+                return traced(carry[1], consts=consts)
+
+            new_updates, new_state = run_if(flag, run_carry, hold(state, like))
+            return new_updates, new_state
+
+        def run_traced(state: OptState, consts: list[Any]) -> Any:
+            return traced(state, consts=consts)
+
+        def hold_traced(state: OptState, _: list[Any]) -> Any:
+            return hold(state, like)
+
+        new_updates, new_state = lax.cond(flag, run_traced, hold_traced, state, consts)
+        return jtu.tree_map(_as_written, new_updates), new_state
+
+    return update_if
+
+
 def _as_written(x: Any) -> Any:
     """Keep XLA from widening an update of a branch before the branch writes it.
 
@@ -179,58 +245,3 @@ def _as_wide_as_gradients(core: Core) -> Core:
         return jtu.tree_map(wide, updates, news), new_state
 
     return Core(inner_init, update)
-
-
-def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[..., tuple[Any, Any]]:
-    """Return a function that updates with `core` if a flag is true.
-
-    Args:
-        core: a core that preserves the dtypes and the structure of its state. It is traced once.
-        otherwise: maps an update, and what the core returns for it, to its replacement where the flag is false, which
-            is cast to the dtype that the core returns. If that returns None for a leaf, as for a frozen one, the
-            replacement is None.
-
-    Returns:
-        A function of the flag (a bool of shape ()), updates, state, params and the extra arguments. It returns new
-            updates and a new state, which is the old one if the flag is false.
-    """
-    update = core.update
-
-    def update_if(
-        flag: Any, updates: Updates, state: OptState, params: Params, extra: dict[str, Any]
-    ) -> tuple[Any, Any]:
-        state = strengthen_all(state)  # a user may have put a Python number into it, and cond needs equal types
-        treedef = jtu.tree_structure(updates)
-
-        def run(state: OptState) -> tuple[Any, Any]:
-            return update(updates, state, params, **extra)
-
-        def others(like: Updates) -> Any:
-            pairs = zip(treedef.flatten_up_to(like), jtu.tree_leaves(updates), strict=True)
-            return treedef.unflatten([None if to is None else cast_like(otherwise(x, to), to) for to, x in pairs])
-
-        if is_known(flag):
-            return run(state) if flag else (others(untyped.eval_shape(run, state)[0]), state)
-
-        # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
-        traced, consts = trace(run, state)
-        if states_in(state, MULTI_STEPS_STATES) and not varying_axes(flag):
-            # Around a loop, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without one, a branch
-            # moves less: benchmarks/results/accelerators.md. But where the devices of a shard_map may decide
-            # differently, what a loop returns counts as different on each, and so cannot be a replicated param.
-            def run_carry(carry: PyTree) -> Any:
-                return traced(carry[1], consts=consts)
-
-            new_updates, new_state = run_if(flag, run_carry, (others(traced.like[0]), state))
-            return new_updates, new_state
-
-        def run_traced(state: OptState, consts: list[Any]) -> Any:
-            return traced(state, consts=consts)
-
-        def skip(state: OptState, _: list[Any]) -> Any:
-            return others(traced.like[0]), state
-
-        new_updates, new_state = lax.cond(flag, run_traced, skip, state, consts)
-        return jtu.tree_map(_as_written, new_updates), new_state
-
-    return update_if

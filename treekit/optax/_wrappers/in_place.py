@@ -1,5 +1,6 @@
 """A step of `MultiSteps`: its updates take the memory of the accumulator."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -98,10 +99,11 @@ def _copied(arrays: list[Any]) -> list[Any]:
     return [zero_if(never, x) for x in arrays]
 
 
-def _zero(flag: Bool[Array, ""], x: Array) -> Any:
+@functools.partial(untyped.jit, inline=True)
+def zero_if(flag: Bool[Array, ""], x: Array) -> Any:
+    """Return zeros if a flag is true, else the array.
+
+    Traced once for each shape; inlined, since XLA copies the arguments of a call on CPUs (JAX 0.10.2,
+    tests/optax/whole/test_cost.py).
+    """
     return lax.select(flag, jnp.zeros_like(x), x)
-
-
-# Zeros if a flag is true, else the array. Traced once for each shape; inlined, since XLA copies the arguments of a call
-# on CPUs (JAX 0.10.2, tests/optax/whole/test_cost.py).
-zero_if: Any = untyped.jit(_zero, inline=True)

@@ -1,6 +1,7 @@
 """`inject_hyperparams`: store hyperparameters in the state, where you can read and change them while training."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,7 +21,7 @@ from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._wrappers.call import Call, bind_original, converted
-from treekit.optax._wrappers.kinds import Argument, Kind, kinds_of, named_arguments, names_of_parameters
+from treekit.optax._wrappers.kinds import Argument, Kind, kinds_of, named_arguments
 from treekit.optax._wrappers.parameters import read_signature
 
 
@@ -96,8 +97,8 @@ def inject_hyperparams(
             "inject_hyperparams(optax.adam)(1e-3) for optax.adam(1e-3)"
         )
     signature, _ = read_signature(inner_factory)
-    static = names_of_parameters("static_args", static_args, signature)
-    required = None if only is None else names_of_parameters("only", only, signature)
+    static = _names("static_args", static_args, signature)
+    required = None if only is None else _names("only", only, signature)
     if both := sorted(static & (required or set())):
         raise ValueError(f"`static_args` and `only` both name {', '.join(both)}")
 
@@ -110,6 +111,23 @@ def inject_hyperparams(
         return at_boundary(Core(injected.init, injected.update))
 
     return factory
+
+
+def _names(what: str, given: Any, signature: inspect.Signature) -> set[str]:
+    """Return the names that `static_args` or `only` gives; raise unless they are those of parameters."""
+    if not isinstance(given, Iterable):
+        raise TypeError(
+            f"`{what}` must name parameters, found {describe_value(given)}. Pass arguments to the function that is "
+            "returned: inject_hyperparams(optax.adam)(1e-3)"
+        )
+    names: set[str] = {given} if isinstance(given, str) else {*given}
+    takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in signature.parameters.values())
+    if not takes_any and not names <= signature.parameters.keys():
+        raise ValueError(
+            f"`{what}` must specify a subset of `inner_factory`'s parameters. "
+            f"Given `{what}`: {sorted(names)}. `inner_factory` parameters: {sorted(signature.parameters)}"
+        )
+    return names
 
 
 class _Injected:
@@ -140,7 +158,7 @@ class _Injected:
         # A donated step deletes the arrays of the state, so none of them may be the user's own.
         stored = unshared([self._store(name, x, dtype) for name, x in values.items()], values.values())
         hyperparams = dict(zip(values, stored, strict=True))
-        inner_state = core_of(self.call.with_values(self._values(hyperparams)).make()).init(params)
+        inner_state = self._inner(hyperparams).init(params)
         return optax.InjectStatefulHyperparamsState(jnp.zeros([], jnp.int32), hyperparams, states, inner_state)
 
     def update(self, updates: Updates, state: OptState, params: Params = None, **extra: object) -> tuple[Any, Any]:
@@ -158,8 +176,7 @@ class _Injected:
                 # An int that the user put into the state stays one there: scan and cond need a state of equal dtypes.
                 stored[name] = new if new is old or issubdtype(dtype_of(old), jnp.inexact) else strengthen(old)
         states = {name: self.schedules[name].update(x, **extra) for name, x in state.hyperparams_states.items()}
-        inner = core_of(self.call.with_values(self._values(hyperparams)).make())
-        updates, inner_state = inner.update(updates, state.inner_state, params, **extra)
+        updates, inner_state = self._inner(hyperparams).update(updates, state.inner_state, params, **extra)
         count = optax.safe_increment(state.count)
         return updates, optax.InjectStatefulHyperparamsState(count, stored, states, inner_state)
 
@@ -200,27 +217,40 @@ class _Injected:
         )
 
     def _store(self, name: str, x: Any, float_dtype: DTypeLike) -> Any:
-        """Return a hyperparameter as it is stored.
-
-        An array that states its dtype keeps it: as the argument, as the result of a schedule, and as a float that a
-        user puts into the state. Other numbers become floats, so that any real number can replace them, except where
-        the parameter keeps ints.
-        """
+        """Return a hyperparameter as it is stored."""
         if isinstance(x, jax.Array) and x.dtype == float_dtype and not is_weak(x):
             return x  # the code below returns the same, but takes longer
-        argument, parameter = self.arguments[name]
-        dtype = dtype_of(x)
-        is_integer = issubdtype(dtype, jnp.integer)
-        is_real = issubdtype(dtype, jnp.floating) or is_integer or issubdtype(dtype, jnp.bool_)
-        stated = _states_dtype(x) and (not is_integer or callable(argument) or _states_dtype(argument))
-        keeps = stated or not is_real or (is_integer and parameter.keeps_ints)
-        dtype = dtype if keeps else float_dtype
+        dtype = dtype_of(x) if self._keeps_dtype(name, x) else float_dtype
         if not holds(x, dtype):
             raise TypeError(
                 f"the hyperparameter {name!r} of {self.call.name} is {describe(x)}, which {jnp.dtype(dtype)} cannot "
                 f"hold. Pass it on unchanged, static_args={name!r}, or as an array of a dtype that holds it"
             )
         return jnp.array(x, dtype, copy=isinstance(x, np.ndarray))  # otherwise it may share the memory of NumPy's
+
+    def _keeps_dtype(self, name: str, x: Any) -> bool:
+        """Whether a hyperparameter is stored in its own dtype, and not as a float: the first row that holds.
+
+        | a hyperparameter | keeps its dtype |
+        |---|---|
+        | integers, of a parameter that keeps ints | yes |
+        | integers that state a dtype, if the argument is a schedule, or states one too | yes |
+        | other integers | no, so that any real number can replace them |
+        | floats and bools that state a dtype | yes |
+        | Python floats and bools | no |
+        | keys, complex numbers | yes |
+        """
+        argument, parameter = self.arguments[name]
+        dtype = dtype_of(x)
+        if issubdtype(dtype, jnp.integer):
+            may_be_array = callable(argument) or _states_dtype(argument)
+            return parameter.keeps_ints or (may_be_array and _states_dtype(x))
+        is_real = issubdtype(dtype, jnp.floating) or issubdtype(dtype, jnp.bool_)
+        return _states_dtype(x) or not is_real
+
+    def _inner(self, hyperparams: dict[str, Any]) -> Core:
+        """Call the factory with these hyperparameters."""
+        return core_of(self.call.with_values(self._values(hyperparams)).make())
 
     def _values(self, hyperparams: dict[str, Any]) -> dict[str, Any]:
         """Return hyperparameters as the factory gets them: those that state no dtype compute as Python numbers do.

@@ -4,7 +4,6 @@ Its type, and the name, annotation and default of its parameter decide (`classif
 """
 
 import inspect
-from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,48 +16,29 @@ from treekit._text.describe import describe_value
 from treekit.optax._wrappers.call import Call
 from treekit.optax._wrappers.parameters import Parameter
 
-
-def names_of_parameters(what: str, given: Any, signature: inspect.Signature) -> set[str]:
-    if not isinstance(given, Iterable):
-        raise TypeError(
-            f"`{what}` must name parameters, found {describe_value(given)}. Pass arguments to the function that is "
-            "returned: inject_hyperparams(optax.adam)(1e-3)"
-        )
-    names: set[str] = {given} if isinstance(given, str) else {*given}
-    takes_any = any(x.kind is inspect.Parameter.VAR_KEYWORD for x in signature.parameters.values())
-    if not takes_any and not names <= signature.parameters.keys():
-        raise ValueError(
-            f"`{what}` must specify a subset of `inner_factory`'s parameters. "
-            f"Given `{what}`: {sorted(names)}. `inner_factory` parameters: {sorted(signature.parameters)}"
-        )
-    return names
-
-
 Kind = Literal["static", "number", "schedule", "undecided"]
 
 
 def classify(value: object, parameter: Parameter) -> Kind:
     """Return whether an argument is passed on unchanged, a number or an array, or a schedule.
 
-    Its type decides, and what its parameter says: the first rule that applies.
+    Its type decides, and what its parameter says: the first of the rules of `inject_hyperparams` that applies.
     """
-    if (
-        value is None
-        or isinstance(value, (bool, np.bool_, str, type))
-        or parameter.role in ("mask", "labels", "params")
-    ):
+    if value is None or isinstance(value, (bool, np.bool_, str, type)):  # rule 2
         return "static"
-    if is_number_or_array(value):
+    if parameter.role in ("mask", "labels", "params"):  # rule 3
+        return "static"
+    if is_number_or_array(value):  # rule 4
         return "static" if parameter.takes_only_ints and isinstance(value, (int, np.integer)) else "number"
-    if isinstance(value, StatefulSchedule):
+    if isinstance(value, StatefulSchedule):  # rule 5
         return "schedule"
-    if not callable(value) or value is parameter.default or isinstance(value, TreeSpec):
+    if not callable(value) or value is parameter.default or isinstance(value, TreeSpec):  # rules 8 and 6
         return "static"
-    if parameter.role == "schedule":
+    if parameter.role == "schedule":  # rule 7
         return "schedule"
-    if not is_truly_callable(value):
+    if not is_truly_callable(value):  # rule 8
         return "static"
-    return "undecided" if parameter.role == "function" else "schedule"
+    return "undecided" if parameter.role == "function" else "schedule"  # rules 9 and 10
 
 
 def is_number_or_array(value: object) -> bool:
@@ -96,20 +76,23 @@ def named_arguments(call: Call, static: set[str], only: set[str] | None) -> dict
     return arguments
 
 
-def kinds_of(factory: str, arguments: dict[str, Argument], static: set[str], only: set[str] | None) -> dict[str, Kind]:
+def kinds_of(
+    factory_name: str, arguments: dict[str, Argument], static: set[str], only: set[str] | None
+) -> dict[str, Kind]:
     """Return what each argument is, by name, as `static_args` and `only` say, or else as `classify` does."""
 
     def kind_of(name: str, x: Argument) -> Kind:
-        if name in static or (only is not None and name not in only):
+        if name in static or (only is not None and name not in only):  # rule 1
             return "static"
         if only is not None:  # it names this one
             return "number" if is_number_or_array(x.value) else "schedule"
         kind = classify(x.value, x.parameter)
         if kind == "undecided":
             raise TypeError(
-                f"the argument {name!r} of {factory} is {describe_value(x.value)}, and its annotation, a Callable, "
-                f"does not say whether it is a schedule. To pass it on unchanged, name it: static_args={name!r}. If it "
-                "is a schedule, list it with the other hyperparameters in `only`, or annotate it as optax.Schedule"
+                f"the argument {name!r} of {factory_name} is {describe_value(x.value)}, and its annotation, a "
+                "Callable, does not say whether it is a schedule. To pass it on unchanged, name it: "
+                f"static_args={name!r}. If it is a schedule, list it with the other hyperparameters in `only`, or "
+                "annotate it as optax.Schedule"
             )
         return kind
 

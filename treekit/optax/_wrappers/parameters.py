@@ -29,10 +29,8 @@ class Parameter(NamedTuple):
         default: its default, or `inspect.Parameter.empty`.
         role: what its arguments are.
         takes_only_ints: whether its annotation is an int, or int | None, as that of memory_size of lbfgs.
-        keeps_ints: whether an int is stored as an integer, and not as a float: the seed of add_noise, or the cooldown
-            of reduce_on_plateau, which is annotated as any number, and is 0 by default.
-        is_numeric: whether it takes numbers only, and perhaps None or a schedule: by its annotation, or by its default
-            if it has none.
+        keeps_ints: whether an int is stored as an integer, and not as a float.
+        is_numeric: whether it takes numbers only, and perhaps None or a schedule.
         may_be_none: whether None is among them.
     """
 
@@ -48,16 +46,40 @@ class Parameter(NamedTuple):
         """Return what a parameter says."""
         members = _members(parameter.annotation)
         role = _role(parameter, members)
-        takes_only_ints = int in members and all(x in (int, type(None)) for x in members)
-        is_key_or_seed = parameter.name.endswith(("key", "seed"))
-        is_count = type(parameter.default) is int and role != "schedule" and jax.Array in members
-        keeps_ints = is_key_or_seed or is_count or (int in members and float not in members)
-        types = {*members} - {type(None), optax.Schedule}
-        has_only_numbers = types <= _NUMBERS and not types <= {bool}  # a bool alone is an option
-        is_annotated = parameter.annotation is not inspect.Parameter.empty
-        is_numeric = has_only_numbers if is_annotated else type(parameter.default) in (int, float)
-        may_be_none = parameter.default is None or type(None) in members
-        return cls(parameter.default, role, takes_only_ints, keeps_ints, is_numeric, may_be_none)
+        return cls(
+            default=parameter.default,
+            role=role,
+            takes_only_ints=int in members and {*members} <= {int, type(None)},
+            keeps_ints=_keeps_ints(parameter, role, members),
+            is_numeric=_is_numeric(parameter, members),
+            may_be_none=parameter.default is None or type(None) in members,
+        )
+
+
+def _keeps_ints(parameter: inspect.Parameter, role: Role, members: tuple[Any, ...]) -> bool:
+    """Whether an int is stored as an integer, and not as a float: if one of these rows holds.
+
+    | the parameter | such as |
+    |---|---|
+    | has a name that ends in key or seed | the seed of `add_noise` |
+    | is annotated as an int, and not as a float | memory_size of `lbfgs` |
+    | is annotated as an array, and is an int by default, but is not a rate | the cooldown of `reduce_on_plateau` |
+    """
+    is_key_or_seed = parameter.name.endswith(("key", "seed"))
+    is_int = int in members and float not in members
+    is_count = jax.Array in members and type(parameter.default) is int and role != "schedule"
+    return is_key_or_seed or is_int or is_count
+
+
+def _is_numeric(parameter: inspect.Parameter, members: tuple[Any, ...]) -> bool:
+    """Whether a parameter takes numbers only, and perhaps None or a schedule.
+
+    Its annotation says it, or, without one, its default. A bool alone is an option, and not a number.
+    """
+    if parameter.annotation is inspect.Parameter.empty:
+        return type(parameter.default) in (int, float)
+    types = {*members} - {type(None), optax.Schedule}
+    return types <= _NUMBERS and not types <= {bool}
 
 
 _NUMBERS = {*typing.get_args(ArrayLike), type(None)}

@@ -9,6 +9,7 @@ sum / weight. So no number is k times as large as a gradient. With `use_grad_mea
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -87,14 +88,14 @@ class Rounds:
         # A gradient without weight may be NaN. If every gradient has one, this is None, and a select is left out.
         may_lack_weight = self.weighted or self.should_skip is not None
         has_no_weight = step.weight == 0 if may_lack_weight else None
-        add, factor_of = (_add_to_mean, _divisor) if self.mean else (_add_to_sum, _weight)
-        factors = {acc.dtype: factor_of(step, acc) for acc in acc_before}  # one for each dtype of an accumulator
+        add, operand_of = (_add_to_mean, _divisor) if self.mean else (_add_to_sum, _weight)
+        operands = {acc.dtype: operand_of(step, acc) for acc in acc_before}  # one for each dtype of an accumulator
 
         # What counts is `accumulate` in a step that only accumulates, and `inner_step` at the end of a round.
         def accumulate(acc: list[Any]) -> list[Any]:
             """Return the accumulator after this step."""
             pairs = zip(grads, acc, strict=True)
-            return [add(has_no_weight, step.is_first, factors[x.dtype], grad, x) for grad, x in pairs]
+            return [add(has_no_weight, step.is_first, operands[x.dtype], grad, x) for grad, x in pairs]
 
         def inner_step(inner_state: OptState, acc: list[Any]) -> tuple[Any, Any]:
             """Return the updates of the inner transformation, in the shapes of the accumulator, and its state."""
@@ -231,7 +232,12 @@ def _weight(step: _Step, acc: HasDtype) -> Any:
     return step.weight.astype(promoted_dtype(step.weight, acc))
 
 
-def _add_one_to_mean(
+# Traced once for each shape, and inlined, so that the program is that of the function itself.
+_inlined: Any = functools.partial(untyped.jit, inline=True)
+
+
+@_inlined
+def _add_to_mean(
     has_no_weight: Bool[Array, ""] | None,
     is_first: Bool[Array, ""],
     divisor: Shaped[Array, ""],
@@ -242,7 +248,8 @@ def _add_one_to_mean(
     return _selected(has_no_weight, is_first, grad, acc + (grad - acc) / divisor, acc)
 
 
-def _add_one_to_sum(
+@_inlined
+def _add_to_sum(
     has_no_weight: Bool[Array, ""] | None,
     is_first: Bool[Array, ""],
     weight: Shaped[Array, ""],
@@ -256,11 +263,6 @@ def _add_one_to_sum(
 def _selected(has_no_weight: Bool[Array, ""] | None, is_first: Bool[Array, ""], first: Any, more: Any, acc: Any) -> Any:
     new = lax.select(is_first, first, more)  # not added to zero, so that -0.0 is preserved
     return new if has_no_weight is None else lax.select(has_no_weight, acc, new)
-
-
-# Traced once for each shape, and inlined, so that the program is that of the function itself.
-_add_to_mean: Any = untyped.jit(_add_one_to_mean, inline=True)
-_add_to_sum: Any = untyped.jit(_add_one_to_sum, inline=True)
 
 
 def is_int(x: Any) -> bool:

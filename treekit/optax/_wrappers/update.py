@@ -52,11 +52,21 @@ def incremental_update(new_tensors: T, old_tensors: T, step_size: ArrayLike) -> 
     """
 
     def average(new: Any, old: Any, is_frozen: bool) -> Any:
+        """Return the new average of a leaf: the first row that holds.
+
+        | a leaf | its new average |
+        |---|---|
+        | is frozen, or has no average | a copy of the new one |
+        | is not an array of JAX in either tree, and the step neither | what Python or NumPy computes, as in Optax |
+        | any other | what JAX computes, in the dtype to which it promotes each two operands |
+
+        An average that is a floating-point or complex array keeps its dtype.
+        """
         new, old = resolve_array(new), resolve_array(old)
         if is_frozen or not _have_average(new, old):
             return copied(new)
         keeps_dtype = is_array(old) and is_inexact_parameter(old)
-        if not any(isinstance(x, jax.Array) for x in (new, old, step_size)):  # Python or NumPy computes, as in Optax
+        if not any(isinstance(x, jax.Array) for x in (new, old, step_size)):
             total = step_size * new + (1.0 - step_size) * old
             return total.astype(old.dtype) if keeps_dtype else total
         with jax.numpy_dtype_promotion("standard"):
@@ -91,7 +101,7 @@ def _have_average(new: object, old: object) -> bool:
     """Whether a leaf is averaged; a counter, which is an integer in both trees, is taken from the new one."""
     if new is None or not is_parameter(old):
         return False
-    if isinstance(old, int) and not isinstance(old, bool):
+    if isinstance(old, int) and not isinstance(old, bool):  # 0, where an average starts; or a setting, then equal
         return is_parameter(new) and (is_array(new) or new != old)
     return is_inexact_parameter(old) or is_inexact_parameter(new)
 
