@@ -2,10 +2,11 @@
 
 import functools
 import types
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 from treekit._base.jax import untyped
-from treekit._base.tree import reachable
+from treekit._base.tree import is_mapping, reachable
 
 
 def captured_objects(f: object) -> list[Any]:
@@ -29,13 +30,25 @@ def captured_by(f: Any) -> list[Any]:
     return [f.__wrapped__] if isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__") else []
 
 
-def parts_of(f: Any) -> list[Any]:
-    """Return all that a callable refers to: what it was made from, its closure, its defaults, a method's attributes."""
-    parts = captured_by(f)
-    if isinstance(f, types.MethodType):
-        parts += getattr(f.__self__, "__dict__", {}).values()
-    if isinstance(f, types.FunctionType):
-        parts += [*closure_of(f).values(), *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
+def parts_of(x: Any) -> list[Any]:
+    """Return what an object refers to, if it is a callable or a container; else nothing.
+
+    | an object | refers to |
+    |---|---|
+    | a dict, list or tuple | its items |
+    | a function | its closure, its defaults, and what it wraps |
+    | a bound method | its function, its instance, and the attributes of that |
+    | any other callable | what it was made from |
+    """
+    if is_mapping(x):  # whose keys JAX may not be able to sort
+        return [*x.values()]
+    if isinstance(x, (tuple, list)):
+        return [*cast(Iterable[Any], x)]
+    parts = captured_by(x)
+    if isinstance(x, types.MethodType):
+        parts += getattr(x.__self__, "__dict__", {}).values()
+    if isinstance(x, types.FunctionType):
+        parts += [*closure_of(x).values(), *(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
     return parts
 
 

@@ -3,16 +3,16 @@
 import contextlib
 import types
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 from jax.core import Tracer
 
 from treekit._base.dtype import OF_NUMPY, is_concrete
-from treekit._base.functions import FUNCTIONS, parts_of
+from treekit._base.functions import parts_of
 from treekit._base.jax import jnp, jtu
-from treekit._base.tree import is_mapping, reachable
+from treekit._base.tree import reachable
 
 
 def unshared(arrays: Iterable[Any], others: Iterable[Any] = ()) -> list[Any]:
@@ -63,19 +63,15 @@ _CLOSED_OVER: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDiction
 
 
 def _referred_to(x: Any) -> list[Any]:
-    """Return what a function refers to, also what its code names in its module; and what is in a container."""
+    """Return what an object refers to: a function also to what its code names in its module, a tree to its leaves."""
+    parts = parts_of(x)
     if isinstance(x, types.FunctionType):
         named = [x.__globals__.get(name) for name in x.__code__.co_names]
-        return [*parts_of(x), *(y for y in named if not isinstance(y, _CODE))]
-    if isinstance(x, FUNCTIONS):
-        return parts_of(x)
-    if is_mapping(x):  # whose keys JAX may not be able to sort
-        return [*x.values()]
-    if isinstance(x, (tuple, list)):
-        return [*cast(Sequence[Any], x)]
-    with contextlib.suppress(Exception):  # of a class that cannot be flattened
-        return [] if jtu.all_leaves([x]) else jtu.tree_leaves(x)
-    return []
+        parts += [y for y in named if not isinstance(y, _CODE)]
+    if not parts:
+        with contextlib.suppress(Exception):  # of a class that cannot be flattened
+            return [] if jtu.all_leaves([x]) else jtu.tree_leaves(x)
+    return parts
 
 
 _CODE: Any = (types.FunctionType, types.ModuleType, type)

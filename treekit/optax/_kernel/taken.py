@@ -4,19 +4,20 @@ Optax passes every extra argument to every transformation, so that one loop fits
 takes is ignored. A PRNG key is never meant so.
 """
 
+import contextlib
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import jax
 
 from treekit._base.dtype import dtype_of, is_prng_key, issubdtype
-from treekit._base.functions import FUNCTIONS, closure_of, parts_of
+from treekit._base.functions import captured_by, closure_of, parts_of
 from treekit._base.jax import jtu
 from treekit._base.states import is_known_code
-from treekit._base.tree import is_mapping, reachable
+from treekit._base.tree import reachable
 from treekit._base.types import PyTree
 
 
@@ -68,8 +69,7 @@ def _takes(x: Any, name: str) -> bool:
     if not callable(x) or isinstance(x, type):
         return False
     parameters = _parameters(x)
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    return name in parameters or (takes_any and not _is_known(x))
+    return name in parameters or (inspect.Parameter.VAR_KEYWORD in parameters.values() and not _is_known(x))
 
 
 def _factory_in(x: Any) -> Any:
@@ -79,11 +79,11 @@ def _factory_in(x: Any) -> Any:
     return getattr(x, "factory", None) if is_known_code(type(x)) else None
 
 
-def _parameters(function: Any) -> Any:
-    try:
-        return inspect.signature(function, follow_wrapped=False).parameters
-    except (TypeError, ValueError):  # some functions of C have no signature
-        return {}
+def _parameters(function: Any) -> dict[str, Any]:
+    """Return the kind of each parameter of a function; of some that are written in C, they are not known."""
+    with contextlib.suppress(TypeError, ValueError):
+        return {name: x.kind for name, x in inspect.signature(function, follow_wrapped=False).parameters.items()}
+    return {}
 
 
 def _is_known(function: Any) -> bool:
@@ -91,23 +91,17 @@ def _is_known(function: Any) -> bool:
     return is_known_code(function.func if isinstance(function, functools.partial) else function)
 
 
-def _parts(x: Any) -> Iterable[Any]:
+def _parts(x: Any) -> list[Any]:
     """Return the parts of an object that may be, or lead to, functions."""
-    if isinstance(x, (type, jax.Array)):  # a tracer has any attribute
-        return ()
-    if is_mapping(x):
-        return x.values()
-    if isinstance(x, (tuple, list)):
-        return cast(Iterable[Any], x)
-    if isinstance(x, types.MethodType):
-        return parts_of(x)
-    if hasattr(x, "__wrapped__"):
-        return [x.__wrapped__]  # by jax.jit or a decorator, whose own closure may lead anywhere
-    if isinstance(x, FUNCTIONS):
-        return () if getattr(x, "__qualname__", "") == _DROPS_EXTRA else parts_of(x)
+    if isinstance(x, (type, jax.Array)) or getattr(x, "__qualname__", "") == _DROPS_EXTRA:  # a tracer has any attribute
+        return []
+    if isinstance(x, types.FunctionType) and hasattr(x, "__wrapped__"):
+        return captured_by(x)  # not what a decorator closes over, which may lead anywhere
     if is_known_code(type(x)):
-        return getattr(x, "__dict__", {}).values()
-    return [x.update] if hasattr(x, "update") else ()  # of a stateful schedule
+        return [*parts_of(x), *getattr(x, "__dict__", {}).values()]
+    # Of a stateful schedule; of a callable of another class that JAX or a decorator has made.
+    others = [getattr(x, name) for name in ("update", "__wrapped__") if callable(x) and hasattr(x, name)]
+    return [*parts_of(x), *others]
 
 
 _DROPS_EXTRA = "with_extra_args_support.<locals>.update"  # Optax's, of a transformation without extra arguments
