@@ -2,10 +2,8 @@
 
 import functools
 import inspect
-import itertools
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import optax
@@ -14,6 +12,7 @@ from treekit._base.dtype import as_array, resolve_array
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_inexact_parameter, is_parameter
 from treekit._base.tree import fill_none, is_none
+from treekit._base.types import PyTree
 from treekit._trained.declared import declared_frozen
 from treekit.optax._wrappers.releases import existing
 
@@ -63,7 +62,6 @@ def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
         f: the function.
         name: its name there.
     """
-
     signature = inspect.signature(f)
     counts_frozen = _without_partial(f) not in _REDUCTIONS
     as_leaf = as_array if f in (optax.tree.cast, optax.tree.random_like) else resolve_array
@@ -71,32 +69,42 @@ def apply_to_parameters(f: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(f)
     def wrapped(*args: object, **kwargs: object) -> Any:
         bound = signature.bind(*args, **kwargs)
-        given = bound.arguments
-        samples_normal = given.get("dtype") is None and given.get("sampler", jax.random.normal) is jax.random.normal
-        draws_normal = f is optax.tree.random_like and samples_normal
-        is_counted = is_inexact_parameter if draws_normal else is_parameter
-        # For each tree, its structure without the leaves left out, and those leaves.
-        left_out: list[tuple[Any, Any]] = []
+        is_counted = is_inexact_parameter if _draws_normal(f, bound.arguments) else is_parameter
 
-        def parameters(x: object) -> Any:
-            if jtu.all_leaves([x]):  # an array, or another argument: a dtype, a decay, a sampler
-                return x
-            leaves, treedef = jtu.tree_flatten(x, is_leaf=is_none)
-            frozen = itertools.repeat(False) if counts_frozen else declared_frozen(x, is_none)
-            counted = [is_counted(leaf) and not out for leaf, out in zip(leaves, frozen, strict=False)]
-            kept = treedef.unflatten(
-                as_leaf(leaf) if is_in else None for leaf, is_in in zip(leaves, counted, strict=True)
+        def split(tree: PyTree) -> _Split:
+            leaves, treedef = jtu.tree_flatten(tree, is_leaf=is_none)
+            frozen = [False] * len(leaves) if counts_frozen else declared_frozen(tree, is_none)
+            counted = [is_counted(x) and not is_frozen for x, is_frozen in zip(leaves, frozen, strict=True)]
+            pairs = list(zip(leaves, counted, strict=True))
+            return _Split(
+                treedef.unflatten(as_leaf(x) if counts else None for x, counts in pairs),
+                treedef.unflatten(None if counts else x for x, counts in pairs),
             )
-            others = treedef.unflatten(None if is_in else leaf for leaf, is_in in zip(leaves, counted, strict=True))
-            left_out.append((jtu.tree_structure(kept), others))
-            return kept
 
-        bound.arguments = OrderedDict((name, x if name == "shape" else parameters(x)) for name, x in given.items())
-        result: Any = f(*bound.args, **bound.kwargs)
-        structure = jtu.tree_structure(result)
-        return next(
-            (fill_none(result, others) for kept, others in left_out if kept == structure),
-            result,
-        )
+        # Other arguments are leaves, such as a dtype, a decay or a sampler.
+        trees = {name: x for name, x in bound.arguments.items() if name != "shape" and not jtu.all_leaves([x])}
+        splits = {name: split(tree) for name, tree in trees.items()}
+        bound.arguments.update({name: x.counted for name, x in splits.items()})
+        return _with_others(f(*bound.args, **bound.kwargs), splits.values())
 
     return wrapped
+
+
+class _Split(NamedTuple):
+    """A tree in two: the leaves that count, and the others, each with None for the rest."""
+
+    counted: PyTree
+    others: PyTree
+
+
+def _draws_normal(f: Callable[..., Any], given: Mapping[str, Any]) -> bool:
+    """Whether `f` is `random_like`, and draws numbers from a normal distribution."""
+    sampler = given.get("sampler", jax.random.normal)
+    return f is optax.tree.random_like and given.get("dtype") is None and sampler is jax.random.normal
+
+
+def _with_others(result: Any, splits: Iterable[_Split]) -> Any:
+    """Return a result with the leaves that did not count, from the first tree whose structure it has."""
+    structure = jtu.tree_structure(result)
+    like = next((x for x in splits if jtu.tree_structure(x.counted) == structure), None)
+    return result if like is None else fill_none(result, like.others)

@@ -23,7 +23,15 @@ def run_step_if(
     """Run `inner_step` if `should_step` is true, else only accumulate.
 
     The updates take the place of the accumulator, which is not needed after the step. If they had memory of their own,
-    each step that only accumulates would have to fill it with zeros.
+    each step that only accumulates would have to fill it with zeros. So one list of arrays, `places`, is the
+    accumulator before the loop, and the updates after it:
+
+    | | if the step was run | if not |
+    |---|---|---|
+    | `state`, after the loop | the new one | the old one |
+    | `places`, after the loop | the updates | the accumulator before this step |
+    | `sums` | not used | the accumulator after this step |
+    | returned | the updates; zeros for the accumulator | zeros for the updates; the accumulator |
 
     Args:
         should_step: whether to run the step; a bool of shape ().
@@ -44,13 +52,6 @@ def run_step_if(
         held = [None if like is None else jnp.zeros_like(x, like.dtype) for like, x in zip(likes, acc, strict=True)]
         return held, state, accumulate(acc)
 
-    # | | if it ran | if not |
-    # |---|---|---|
-    # | `state` | the new one | the old one |
-    # | `places`, after the loop | the updates, where the accumulator was | the accumulator before this step |
-    # | `sums` | not used | the accumulator after this step |
-    # | returned | the updates; zeros for the accumulator | zeros for the updates; the accumulator |
-    #
     # If the devices of a shard_map disagree about `should_step`, so they do about the state and the accumulator.
     leaves, treedef = jtu.tree_flatten((state, acc))
     state, acc = treedef.unflatten([varying_over(x, varying_axes(should_step)) for x in leaves])

@@ -12,7 +12,7 @@ from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped
 from treekit._base.predicates import is_real_number
 from treekit._base.tree import fill_none, is_none
-from treekit._base.types import OptState, Params, PyTree, TransformationLike, Updates
+from treekit._base.types import OptState, Params, TransformationLike, Updates
 from treekit._compare.prefix import updates_mismatch
 from treekit._text.describe import describe_value
 from treekit.optax._kernel.boundary import at_boundary
@@ -152,25 +152,27 @@ def value_and_grad_from_state(value_fn: Callable[..., V]) -> ValueAndGradFn[V]:
 
     def value_and_grad(params: Params, *args: object, state: OptState, **kwargs: object) -> tuple[Any, Any]:
         # Fields of states only: the params in them may have such keys too.
-        value, grad = (optax.tree.get(state, name, filtering=_is_field) for name in ("value", "grad"))
-        if value is None or grad is None:
+        value, stored = (optax.tree.get(state, name, filtering=_is_field) for name in ("value", "grad"))
+        if value is None or stored is None:
             raise ValueError(
                 "Value or gradient not found in the state. The optimizer must store both, as lbfgs does, and "
                 "scale_by_backtracking_linesearch with store_grad=True."
             )
         inside = trained(params)
+        grad = _where_trained(inside, stored)
+        is_whole = jtu.tree_structure(grad) == jtu.tree_structure(inside)  # not that of a part, as inside masked
+        like = grad if is_whole else inside
 
         def fn(inside: Params) -> Any:
             return value_fn(fill_none(inside, params), *args, **kwargs)
 
-        def compute(like: PyTree) -> tuple[Any, Any]:
+        def compute() -> tuple[Any, Any]:
             new_value, new_grad = untyped.value_and_grad(fn)(inside)
             return cast_like(new_value, value), jtu.tree_map(cast_like, new_grad, like)
 
-        grad = _where_trained(inside, grad)
-        if jtu.tree_structure(grad) != jtu.tree_structure(inside):  # as inside masked
-            return compute(inside)
-        new_value, new_grad = lax.cond(jnp.isfinite(value), lambda: (value, grad), lambda: compute(grad))
+        if not is_whole:
+            return compute()
+        new_value, new_grad = lax.cond(jnp.isfinite(value), lambda: (value, grad), compute)
         return new_value, new_grad
 
     return value_and_grad

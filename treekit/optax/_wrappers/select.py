@@ -60,9 +60,9 @@ def _masked(core: Core, mask: MaskFunction, *, any_shape: bool) -> Core:
         return optax.MaskedState(inner_init(mask.part(params)))
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        holes = mask.part(updates)
-        news, new = update_part(inner_update, holes, updates, state.inner_state, params, extra, any_shape)
-        return _filled(holes, news, updates), optax.MaskedState(new)
+        part = mask.part(updates)
+        news, new = update_part(inner_update, part, updates, state.inner_state, params, extra, any_shape)
+        return _filled(part, news, updates), optax.MaskedState(new)
 
     return Core(init, update)
 
@@ -124,11 +124,11 @@ def _partition(cores: Mapping[Any, Core], select: Callable[[Any], Any], *, any_s
         return optax.transforms.PartitionState(inner)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra: Any) -> tuple[Any, Any]:
-        holes, new_updates, inner = select(updates), updates, states()
+        parts, new_updates, inner = select(updates), updates, states()
         for key, inner_update in inner_updates.items():
             old = state.inner_states[key].inner_state
-            news, new = update_part(inner_update, holes[key], updates, old, params, extra, any_shape)
-            new_updates, inner[key] = _filled(holes[key], news, new_updates), optax.MaskedState(new)
+            news, new = update_part(inner_update, parts[key], updates, old, params, extra, any_shape)
+            new_updates, inner[key] = _filled(parts[key], news, new_updates), optax.MaskedState(new)
         return new_updates, optax.transforms.PartitionState(inner)
 
     return Core(init, update)
@@ -243,7 +243,7 @@ def selective_transform(
 
 def update_part(
     inner_update: Callable[..., Any],
-    holes: PyTree,
+    part: PyTree,
     updates: Updates,
     state: OptState,
     params: Params,
@@ -253,15 +253,15 @@ def update_part(
     """Update a part of the params: updates and params with more holes, and what is like them in the extra arguments.
 
     Args:
-        holes: a tree like the updates, of which only the holes count, None or MaskedNode.
+        part: a tree like the updates, with a hole, None or MaskedNode, for each that is not in the part.
         any_shape: whether the structure alone says which extra arguments are like the updates.
     """
 
-    def hole_or(hole: object, x: PyTree) -> Any:
-        return hole if is_hole(hole) else x
+    def hole_or(own: object, x: PyTree) -> Any:
+        return own if is_hole(own) else x
 
     def of_part(tree: PyTree) -> Any:
-        return jtu.tree_map(hole_or, holes, tree, is_leaf=is_hole)
+        return jtu.tree_map(hole_or, part, tree, is_leaf=is_hole)
 
     def view(name: str, x: Any) -> Any:
         return of_part(x) if is_like(x, updates, may_be_number=name == "grad", any_shape=any_shape) else x
@@ -271,10 +271,10 @@ def update_part(
     return out
 
 
-def _filled(holes: PyTree, tree: PyTree, others: PyTree) -> Any:
-    """Return a tree in which the holes are filled from another tree."""
+def _filled(part: PyTree, new: PyTree, others: PyTree) -> Any:
+    """Return a new tree for a part, with what another tree has for each hole of the part."""
 
-    def fill(hole: object, x: PyTree, other: PyTree) -> Any:
-        return other if is_hole(hole) else x
+    def fill(own: object, x: PyTree, other: PyTree) -> Any:
+        return other if is_hole(own) else x
 
-    return jtu.tree_map(fill, holes, tree, others, is_leaf=is_hole)
+    return jtu.tree_map(fill, part, new, others, is_leaf=is_hole)

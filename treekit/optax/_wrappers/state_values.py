@@ -61,12 +61,15 @@ def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Ca
 
 
 def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:
-    """Return what a tree like the params has for each of their leaves, None where it leaves them out."""
+    """Return what a tree like the params has for each of their leaves, None where it leaves them out.
+
+    Variables of Flax are found by name, since those of the two trees may be of different classes; all else by place.
+    """
 
     def none_for_placeholder(x: object) -> Any:
         return None if is_hole(x) else x
 
-    if has_variables((tree, params)):  # they may be of other classes
+    if has_variables((tree, params)):
         by_name, names = dict(flatten_with_names(tree)), [name for name, _ in flatten_with_names(params)]
         if by_name.keys() <= set(names):
             return list(map(by_name.get, names))
