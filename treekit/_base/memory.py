@@ -45,6 +45,10 @@ def is_deleted(x: object) -> bool:
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted()
 
 
+# Not an attribute of a transformation, nor in its closure: see "Closures" in `transformation`.
+_CLOSED_OVER: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
 def closed_over(f: Any) -> list[Any]:
     """Return the arrays that belong to a function: in its closure, its defaults, and what its code names in its module.
 
@@ -58,8 +62,7 @@ def closed_over(f: Any) -> list[Any]:
     return arrays
 
 
-# Not an attribute of a transformation, nor in its closure: see "Closures" in `transformation`.
-_CLOSED_OVER: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+_CODE: Any = (types.FunctionType, types.ModuleType, type)
 
 
 def _referred_to(x: Any) -> list[Any]:
@@ -72,6 +75,3 @@ def _referred_to(x: Any) -> list[Any]:
         with contextlib.suppress(Exception):  # of a class that cannot be flattened
             return [] if jtu.all_leaves([x]) else jtu.tree_leaves(x)
     return parts
-
-
-_CODE: Any = (types.FunctionType, types.ModuleType, type)

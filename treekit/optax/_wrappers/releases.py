@@ -10,10 +10,8 @@ import optax
 
 if TYPE_CHECKING:
     MonitorState: TypeAlias = optax.MonitorState
-    SnapshotState: TypeAlias = optax.SnapshotState
 else:  # in a release without it, it is in annotations only
     MonitorState = getattr(optax, "MonitorState", Any)
-    SnapshotState = getattr(optax, "SnapshotState", Any)
 
 
 def existing(module: ModuleType, *names: str) -> list[Any]:
