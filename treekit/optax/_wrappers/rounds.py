@@ -232,11 +232,8 @@ def _weight(step: _Step, acc: HasDtype) -> Any:
     return step.weight.astype(promoted_dtype(step.weight, acc))
 
 
-# Traced once for each shape, and inlined, so that the program is that of the function itself.
-_inlined: Any = functools.partial(untyped.jit, inline=True)
-
-
-@_inlined
+# Both are traced once for each shape, and inlined, so that the program is that of the function itself.
+@functools.partial(untyped.jit, inline=True)
 def _add_to_mean(
     has_no_weight: Bool[Array, ""] | None,
     is_first: Bool[Array, ""],
@@ -248,7 +245,7 @@ def _add_to_mean(
     return _selected(has_no_weight, is_first, grad, acc + (grad - acc) / divisor, acc)
 
 
-@_inlined
+@functools.partial(untyped.jit, inline=True)
 def _add_to_sum(
     has_no_weight: Bool[Array, ""] | None,
     is_first: Bool[Array, ""],
