@@ -63,7 +63,7 @@ def replace_params(params: T, trees: dict[KeyPath, PyTree], what: str, value: Ca
 def _parts(tree: PyTree, params: Params, what: str) -> list[Any]:
     """Return what a tree like the params has for each of their leaves, None where it leaves them out.
 
-    Variables of Flax are found by name, since those of the two trees may be of different classes; everything else by place.
+    Variables of Flax are found by name, since the two trees may have different classes; everything else by place.
     """
 
     def none_for_placeholder(x: object) -> Any:
