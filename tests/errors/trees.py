@@ -153,6 +153,10 @@ MISTAKES: dict[str, Mistake] = {
     "a depth that is a word": Mistake(lambda: unchecked(tk.tree_summary)(TREE, depth="1"), TypeError, "depth must be"),
     "a negative depth": Mistake(lambda: tk.tree_summary(TREE, depth=-1), ValueError, "-1"),
     "a tree that contains itself": Mistake(lambda: tk.tree_summary(CYCLE), RecursionError, "0.0.0"),
+    "tree_find in a tree that contains itself": Mistake(
+        lambda: tk.tree_find(CYCLE, "**.b"), RecursionError, "recursion depth"
+    ),
+    "tree_at in a tree that contains itself": Mistake(lambda: AT("**.b", CYCLE, 1), RecursionError, "recursion depth"),
     "tree_shared of a class": Mistake(lambda: tree_shared(LINEAR), TypeError, "tree_shared(Linear"),
     "tree_shared in jit": Mistake(lambda: jax.jit(lambda x: tree_shared({"a": x}))(ARRAY), TypeError, "a is traced"),
     "trainable without key paths": Mistake(lambda: tk.trainable([ROOTED]), TypeError, "Rooted.buffer"),

@@ -30,12 +30,12 @@ def is_param(cls: Any) -> bool:
 
 
 @functools.lru_cache(1_000)
-def is_no_parameter(cls: Any) -> bool:
-    """Whether a class of variables is one, or inherits from one, that Flax has for what is not a parameter.
+def is_for_something_else(cls: Any) -> bool:
+    """Whether Flax has a class of variables, or the class that it inherits from, for something else than parameters.
 
-    These are all of its own but `Param`: for running statistics, caches, values that were sown, random streams, metrics
-    and states of optimizers. `Variable` itself is one too: the tables of `nnx.RoPE` are. A user's class that inherits
-    from `Variable` directly is not.
+    That is True for all of Flax's own but `Param`: for running statistics, caches, values that were sown, random
+    streams, metrics and states of optimizers. `Variable` itself is one of them: the tables of `nnx.RoPE` are its
+    instances. It is False for a user's class that inherits from `Variable` directly.
     """
     if not is_variable_class(cls) or is_param(cls):
         return False

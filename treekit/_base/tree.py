@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import jax
 
 from treekit._base.jax import jtu, registry
-from treekit._base.types import LeafPredicate, PyTree, PyTreeDef
+from treekit._base.types import IsLeaf, LeafPredicate, PyTree, PyTreeDef
 
 # Faster than a Python function, and called for every node.
 is_none = functools.partial(operator.is_, None)
@@ -37,6 +37,11 @@ def children_of(x: object) -> dict[Any, Any]:
     if len(by_key) < len(children):
         return {jax.tree_util.FlattenedIndexKey(i): child for i, (_, child) in enumerate(children)}
     return by_key
+
+
+def or_leaf(is_leaf: IsLeaf, predicate: LeafPredicate) -> LeafPredicate:
+    """Return a predicate that is also True for what a user's `is_leaf` counts as a leaf."""
+    return predicate if is_leaf is None else lambda x: predicate(x) or is_leaf(x)
 
 
 def has_node(tree: PyTree, predicate: LeafPredicate) -> bool:

@@ -10,6 +10,7 @@ import jax
 
 from treekit._base.flax import is_bookkeeping, is_variable
 from treekit._base.jax import jtu, registry, untyped
+from treekit._base.tree import or_leaf
 from treekit._base.types import IsLeaf, KeyPath, PyTree, PyTreeDef
 
 # The attribute that has the text of a key. `path_name` can write any key, and takes ten times as long.
@@ -65,19 +66,10 @@ def flatten_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[tuple[
     if not any(_VALUE in path for path, _ in leaves):  # as in most trees
         return leaves, treedef
 
-    def is_variable_inside(x: object) -> bool:
-        return is_variable(x) and not (is_leaf is not None and is_leaf(x))
-
-    def stop(x: object) -> bool:
-        return is_variable(x) or (is_leaf is not None and is_leaf(x))
-
     named: list[tuple[KeyPath, Any]] = []
-    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=stop)[0]:
-        if is_variable_inside(x):
-            inside = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]
-            named += [((*path, *below[1:]), leaf) for below, leaf in inside]  # without the key `value`
-        else:
-            named.append((path, x))
+    for path, x in jtu.tree_flatten_with_path(tree, is_leaf=or_leaf(is_leaf, is_variable))[0]:
+        inside = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]  # of a leaf, that leaf, and no keys
+        named += [((*path, *below[1:]), leaf) for below, leaf in inside]  # of a variable, without the key `value`
     return named, treedef
 
 
@@ -93,14 +85,12 @@ def start_below(start: str, text: str | None) -> str:
     return start if text is None else f"{start}{text}."
 
 
-def walk(tree: PyTree, is_leaf: IsLeaf = None) -> Iterator[tuple[str, Any]]:
+def walk(tree: PyTree, is_leaf: IsLeaf = None, start: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each node of a tree with its name, as `flatten_with_names` names leaves, before the nodes in it."""
-    todo = [("", tree)]
-    while todo:  # not by recursion, since trees may be deeper than Python's limit for that
-        start, node = todo.pop()
-        if not is_bookkeeping(node):
-            yield start[:-1], node
-        todo += reversed([(start_below(start, text), child) for text, child in keyed_children(node, is_leaf)])
+    if not is_bookkeeping(tree):
+        yield start[:-1], tree
+    for text, child in keyed_children(tree, is_leaf):
+        yield from walk(child, is_leaf, start_below(start, text))
 
 
 def keyed_children(x: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str | None, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from treekit._base.jax import jtu
-from treekit._base.tree import has_node, is_none
+from treekit._base.tree import has_node, is_none, or_leaf
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree, PyTreeDef
 from treekit._compare.prefix import flatten_up_to
 from treekit._names.key_path import flatten_with_path, path_name, walk
@@ -85,11 +85,7 @@ class _Marked(NamedTuple):
 
 
 def _mark(tree: PyTree, is_leaf: IsLeaf) -> _Marked:
-    def gets_mark(x: object) -> bool:
-        return _is_empty_tuple(x) or (is_leaf is not None and is_leaf(x))
-
-    # A partial of a function of C, where that is enough, since it is called for every node.
-    leaves, treedef = jtu.tree_flatten(tree, is_leaf=_is_empty_tuple if is_leaf is None else gets_mark)
+    leaves, treedef = jtu.tree_flatten(tree, is_leaf=or_leaf(is_leaf, _is_empty_tuple))
     marks: list[Any] = [_EmptyTuple() if _is_empty_tuple(x) else object() for x in leaves]
     try:
         marked = treedef.unflatten(marks)

@@ -72,25 +72,24 @@ def _nested(matches: Sequence[Found]) -> Iterator[tuple[str, str]]:
 def _replace_at(tree: PyTree, places: Sequence[Indices], values: Iterable[Any]) -> Any:
     """Return a copy of a tree with other values at some places, none of which is inside another.
 
-    Not by recursion, since trees may be deeper than Python's limit for that: every node above a place is taken apart,
-    from the root, and then put together again, from the deepest.
-
     Raises:
         ValueError: a class changes its children when it is rebuilt.
     """
-    built = dict(zip(places, values, strict=True))
-    places_above = sorted({place[:i] for place in places for i in range(len(place))}, key=len)
-    old: dict[Indices, Any] = {(): tree}
-    treedefs: dict[Indices, Any] = {}
-    for place in places_above:
-        children, treedefs[place] = one_level(old[place])
-        old |= {(*place, i): child for i, child in enumerate(children)}
-    for place in reversed(places_above):
-        below = [(*place, i) for i in range(treedefs[place].num_leaves)]
-        children = [built[x] if x in built else rebuilt(old[x]) for x in below]
-        built[place] = treedefs[place].unflatten(children)
-        _check_rebuilt(built[place], children)
-    return built[()] if places else rebuilt(tree)
+    value_at = dict(zip(places, values, strict=True))
+    above = {place[:i] for place in places for i in range(len(place))}
+
+    def build(old: PyTree, place: Indices) -> Any:
+        if place in value_at:
+            return value_at[place]
+        if place not in above:
+            return rebuilt(old)
+        old_children, treedef = one_level(old)
+        children = list(map(build, old_children, [(*place, i) for i in range(len(old_children))]))
+        new = treedef.unflatten(children)
+        _check_rebuilt(new, children)
+        return new
+
+    return build(tree, ())
 
 
 def _check_rebuilt(node: PyTree, children: list[Any]) -> None:

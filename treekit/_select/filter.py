@@ -9,7 +9,7 @@ import numpy as np
 from treekit._base.dtype import dtype_of
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_array, is_traced
-from treekit._base.tree import is_mapping, is_none, numbered
+from treekit._base.tree import is_mapping, is_none, numbered, or_leaf
 from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
 from treekit._compare.nodes import mappings_as_in
 from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
@@ -136,11 +136,7 @@ def combine(tree: T, *rest: T, is_leaf: LeafPredicate | None = None) -> T:
     >>> combine([None, 1, 2], [0, None, None])
     [0, 1, 2]
     """
-
-    def none_or_leaf(x: object) -> bool:
-        return x is None or (is_leaf is not None and is_leaf(x))
-
-    stop = is_none if is_leaf is None else none_or_leaf
+    stop = or_leaf(is_leaf, is_none)
     if not rest and _are_parts(tree, stop):
         raise TypeError(
             "combine takes each part of a tree as an argument, found a tuple of them: write combine(*parts)"

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from treekit._base.flax import is_bookkeeping, is_variable
 from treekit._base.jax import jtu
+from treekit._base.tree import or_leaf
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.key_path import keyed_children, start_below
 from treekit._names.pattern_set import PatternSet
@@ -15,6 +16,9 @@ Indices = tuple[int, ...]  # the index of each child that leads to a node, from 
 
 class Found(NamedTuple):
     """A node or a leaf, and what selects it.
+
+    If a `Linear` is inside another one, and the first selector is that class, the outer one has `classes=(0,)`, and
+    the inner one `classes=()`; both, and the leaves of both, have `within=(0,)`.
 
     Attributes:
         name: its name, as in `path_mask`.
@@ -51,44 +55,23 @@ def walk_matched(
         is_leaf: as in `jax.tree.flatten`.
         whole: yield all nodes and leaves, also those that none of the selectors selects.
     """
-    pattern_set = PatternSet(selectors)
+    patterns = PatternSet(selectors)
     classes = [(i, x) for i, x in enumerate(selectors) if isinstance(x, type)]
-    todo = [_Visit(tree, "", (), classes, ())]
-    while todo:
-        x, start, place, wanted, above = todo.pop()
+    is_end = or_leaf(is_leaf, lambda x: jtu.all_leaves([x]))
+
+    def visit(x: Any, start: str, place: Indices, above: tuple[int, ...]) -> Iterator[Found]:
+        """Do so for a node: `start` is as in `start_below`, and `above` has the classes that the nodes above it are."""
         name = start[:-1]
         # A variable and its value have one name. A pattern selects the value, so the walk goes on to it.
-        goes_on = whole or pattern_set.may_match_below(name) or wanted or is_variable(x)
-        children = keyed_children(x, is_leaf) if goes_on else []
-        matching = () if is_variable(x) and children else pattern_set.matching(name)
-        instances = tuple([i for i, cls in wanted if isinstance(x, cls)]) if wanted else ()
-        if instances:
-            wanted, above = [each for each in wanted if each[0] not in instances], above + instances
-        if (whole or matching or instances) and not is_bookkeeping(x):
+        may_be_below = len(above) < len(classes) or patterns.may_match_below(name) or is_variable(x)
+        children = keyed_children(x, is_leaf) if whole or may_be_below else []
+        matching = () if is_variable(x) and children else patterns.matching(name)
+        outermost = tuple([i for i, cls in classes if i not in above and isinstance(x, cls)])
+        within = above + outermost
+        if (whole or matching or outermost) and not is_bookkeeping(x):
             # A node whose children were not asked for has none here, and is not a leaf.
-            is_end = not children and (jtu.all_leaves([x]) or (is_leaf is not None and is_leaf(x)))
-            yield Found(name, place, x, is_end, matching, instances, above)
-        todo += reversed(
-            [
-                _Visit(child, start_below(start, text), (*place, i), wanted, above)
-                for i, (text, child) in enumerate(children)
-            ]
-        )
+            yield Found(name, place, x, not children and is_end(x), matching, outermost, within)
+        for i, (text, child) in enumerate(children):
+            yield from visit(child, start_below(start, text), (*place, i), within)
 
-
-class _Visit(NamedTuple):
-    """A node that the walk has yet to visit.
-
-    Attributes:
-        node: the node.
-        start: its name with a dot, as in `start_below`.
-        place: where it is.
-        wanted: the classes that no node above it is an instance of, with their indices.
-        above: the indices of the others.
-    """
-
-    node: Any
-    start: str
-    place: Indices
-    wanted: Sequence[tuple[int, type[Any]]]
-    above: tuple[int, ...]
+    return visit(tree, "", (), ())

@@ -77,8 +77,7 @@ def describe_function(x: object) -> str | None:
         return f"<bound method {x.__qualname__}>"
     if isinstance(x, types.FunctionType):
         return f"<{'wrapped ' * hasattr(x, '__wrapped__')}function {x.__qualname__}>"
-    cls: Any = type(x)
-    is_callable_object = callable(x) and cls.__repr__ in _SHOW_ADDRESSES
+    is_callable_object = callable(x) and type(x).__repr__ in _SHOW_ADDRESSES
     if not (is_callable_object or isinstance(x, _JITTED)):
         return None
     name: Any = getattr(x, "__qualname__", None)

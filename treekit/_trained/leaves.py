@@ -17,7 +17,7 @@ from treekit._base.dtype import as_array, has_dtype
 from treekit._base.flax import is_nnx_module, is_variable
 from treekit._base.jax import is_ref, jtu
 from treekit._base.predicates import can_be_trained
-from treekit._base.tree import is_mapping
+from treekit._base.tree import is_mapping, or_leaf
 from treekit._base.types import IsLeaf, PyTree
 from treekit._trained.declared import declared_frozen
 
@@ -37,7 +37,7 @@ def which_can_be_trained(tree: PyTree, leaves: Sequence[Any], is_leaf: IsLeaf = 
     are_arrays = list(map(can_be_trained, leaves))
     are_numbers = [isinstance(x, _NUMBERS) for x in leaves]
     if any(are_arrays) and any(are_numbers):
-        plain = _in_plain_containers(tree, is_leaf)
+        plain = _numbers_in_plain_containers(tree, is_leaf)
         are_numbers = [x and is_plain for x, is_plain in zip(are_numbers, plain, strict=True)]
     return [x or y for x, y in zip(are_arrays, are_numbers, strict=True)]
 
@@ -60,15 +60,14 @@ def numbers_as_arrays(tree: T) -> T:
     return out
 
 
-def _in_plain_containers(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
+def _numbers_in_plain_containers(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
     """Return for each leaf that is a number whether only such nodes lead to it; False for other leaves.
 
     In a module of Flax NNX, its variables decide (`declared`).
     """
 
-    def stops(x: object) -> bool:
-        is_plain = is_mapping(x) or isinstance(x, (list, tuple)) or is_variable(x) or is_nnx_module(x)
-        return (is_leaf is not None and is_leaf(x)) or not is_plain
+    def is_of_another_class(x: object) -> bool:
+        return not (is_mapping(x) or isinstance(x, (list, tuple)) or is_variable(x) or is_nnx_module(x))
 
-    parts = jtu.tree_leaves(tree, is_leaf=stops)
+    parts = jtu.tree_leaves(tree, is_leaf=or_leaf(is_leaf, is_of_another_class))
     return [isinstance(part, _NUMBERS) for part in parts for _ in jtu.tree_leaves(part, is_leaf=is_leaf)]
