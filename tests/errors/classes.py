@@ -18,7 +18,7 @@ import treekit.typing as tkt
 from tests.errors.mistake import Mistake, unchecked
 from tests.trees import Halved, Point
 from treekit import HashableArray, check_types, field, node, node_factory, register_node, replace
-from treekit._types.hints import UnresolvedAnnotationError as Unresolved
+from treekit._types.quoted import UnresolvedAnnotationError as Unresolved
 from treekit._types.sizes import UnknownJaxtypingError, storage
 from treekit.testing import check_pytree
 from treekit.testing._violations import LawsBroken

@@ -7,16 +7,24 @@ from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import jax
-from jaxtyping import AnnotationError
+from jaxtyping import AnnotationError, Bool, Integer, Num, Real
 
 from treekit._base.jax import jtu
 from treekit._names.key_path import path_name, walk
 from treekit._text.columns import in_columns
 from treekit._text.describe import describe, describe_error, refuse_class
 from treekit._text.table import ROWS, left_out
-from treekit._types.hints import NUMBERS, UnresolvedAnnotationError, describe_hint, fields_of, has_fields
+from treekit._types.hints import Field, describe_hint, fields_of, has_fields
+from treekit._types.quoted import UnresolvedAnnotationError
 from treekit._types.sizes import Memo, bind, describe_memo, fresh_memo, is_jaxtyping, pytree_of, pytree_parts
 
+# What type checkers accept for each kind of number, and the arrays of shape () that jit turns such numbers into.
+_NUMBERS: dict[Any, tuple[Any, ...]] = {
+    bool: (bool, Bool[Any, ""]),
+    int: (int, Bool[Any, ""], Integer[Any, ""]),
+    float: (int, float, Bool[Any, ""], Real[Any, ""]),
+    complex: (int, float, complex, Bool[Any, ""], Num[Any, ""]),
+}
 _union: Any = Union  # of a tuple of types, which `|` does not take
 
 
@@ -112,24 +120,31 @@ def _nodes(tree: object) -> list[object]:
 
 
 def _check_fields(node: object, memo: Memo) -> tuple[list[Mismatch], Memo]:
-    """Return the wrong fields of one node, and the memo extended by the sizes that the others bind."""
+    """Return the wrong fields of one node, and the memo extended by the sizes that the others bind.
+
+    A field whose check fails, since its shape is like "n+1" and "n" is not bound yet, waits: all that failed are
+    checked again, until none is left, or all fail.
+
+    Raises:
+        UnresolvedAnnotationError: all that are left fail, and no wrong field is to blame.
+    """
     wrong: list[Mismatch] = []
     waiting = [field for field in fields_of(node) if hasattr(node, field.name)]  # not if field(init=False)
     while waiting:
-        failed: list[tuple[Any, Exception]] = []
+        failed: list[tuple[Field, Exception]] = []
         for field in waiting:
             value: object = getattr(node, field.name)
             try:
                 after = fit(value, field.hint, memo)
             except Exception as error:
-                failed.append((field, error))  # its shape may be like "n+1", and another field may bind n
+                failed.append((field, error))
                 continue
             if isinstance(after, Mismatch):
                 wrong.append(after._replace(path=f"{field.name}{after.path}"))
             else:
                 memo = after
-        if len(failed) == len(waiting):  # no other field binds what these need
-            if wrong:  # which might have bound it
+        if len(failed) == len(waiting):
+            if wrong:  # which might have bound what these need
                 break
             field, cause = failed[0]
             hint = describe_hint(field.hint)
@@ -169,7 +184,22 @@ def _explain(wrong: list[tuple[object, Mismatch]], tree: object) -> str:
 
 
 def fit(x: Any, hint: Any, memo: Memo) -> Memo | Mismatch:
-    """Return the memo with the sizes that `x` binds as an instance of `hint`; or the first part that does not match."""
+    """Check a value against a simplified annotation, by the first of these rows.
+
+    | an annotation | what a value must be |
+    |---|---|
+    | `Any`, `object` | anything |
+    | of jaxtyping: `Float[Array, "n"]`, `PyTree[X]` | an array of this dtype and shape, or a tree of `X` |
+    | a union | what one of its members says |
+    | `bool`, `int`, `float`, `complex` | such a number, or an array of shape () with such a dtype |
+    | `Literal[1, 2]`, `type[X]` | one of these values; a subclass of `X` |
+    | a class, or a generic one such as `list[X]` | an instance of it, and its items what `X` says |
+    | an alias by a `type` statement that contains itself | what it is a name for |
+    | any other | anything |
+
+    Returns:
+        The memo, extended by the sizes that `x` binds; or the first part of `x` that does not match.
+    """
     mismatch = Mismatch("", x, hint, memo)
     if hint is Any or hint is object:
         return memo
@@ -178,8 +208,8 @@ def fit(x: Any, hint: Any, memo: Memo) -> Memo | Mismatch:
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return _fit_union(x, hint, mismatch)
-    if isinstance(hint, type) and hint in NUMBERS:
-        return memo if isinstance(x, NUMBERS[hint]) else mismatch
+    if isinstance(hint, type) and hint in _NUMBERS:
+        return memo if isinstance(x, _NUMBERS[hint]) else mismatch
     if origin is Literal:
         return memo if any(type(x) is type(value) and x == value for value in get_args(hint)) else mismatch
     if origin is type:
@@ -202,7 +232,7 @@ def _fit_arrays(x: Any, hint: Any, mismatch: Mismatch) -> Memo | Mismatch:
         leaves = jtu.tree_flatten_with_path(x, is_leaf=is_leaf)[0]
         return _fit_parts([(f".{path_name(path)}" if path else "", y, leaf) for path, y in leaves], mismatch)
     # jaxtyping checks an array, and a tree with a structure: the shape of its leaf may depend on its place.
-    numbers = isinstance(leaf, type) and NUMBERS.get(leaf)
+    numbers = isinstance(leaf, type) and _NUMBERS.get(leaf)
     return bind(x, pytree_of(_union[numbers], structure) if numbers else hint, mismatch.bound) or mismatch
 
 

@@ -47,7 +47,7 @@ class _CheckedClass(type):
     cls: type[Any] | str = object  # of Typed itself, without a class in brackets
     axes: str | None = None  # of Batched
 
-    # Lambdas: jaxtyping's import hook, if used on treekit, would bind sizes in a new scope inside functions.
+    # Lambdas, not methods: jaxtyping's import hook, if used on treekit, gives every `def` a scope of sizes of its own.
     _explain: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls, storage().get_shape_memo())
     _fits: Callable[[Any, Any], bool] = lambda cls, x: not cls._explain(x)
     __instancecheck_str__: Any = _explain  # for beartype
@@ -86,7 +86,7 @@ def _batched_mismatch(x: object, axes: str, memo: Memo) -> str:
         else:
             arrays[i] = untyped.ShapeDtypeStruct(leaf.shape[count:], leaf.dtype)
 
-    results: list[tuple[str, Memo]] = []
+    results: list[tuple[str, Memo]] = []  # in a list, since eval_shape returns nothing but shapes
 
     def explain(tracers: dict[int, Any]) -> None:
         node = treedef.unflatten([tracers.get(i, y) for i, y in enumerate(rest)])

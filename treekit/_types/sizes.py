@@ -26,6 +26,10 @@ class UnknownJaxtypingError(AnnotationError, ImportError):
     """Jaxtyping is not as treekit knows it. As an AnnotationError, it passes through jaxtyping's decorators."""
 
 
+# What `_try` returns: whether two shapes fit, the memo, and the parts of a PyTree.
+_EXPECTED: Any = [True, False], ({"n": 2, "m": 3, "k": 6}, {"batch": (False, (4, 5))}, {}, {"self": [7]}), (int, "T")
+
+
 @functools.cache
 def storage() -> Any:
     """Return jaxtyping's module that stores memos, once it has done what treekit relies on.
@@ -45,10 +49,6 @@ def storage() -> Any:
             f"{found}. Install jaxtyping 0.3.11, or a later treekit"
         )
     return module
-
-
-# What `_try` returns: whether two shapes fit, the memo, and the parts of a PyTree.
-_EXPECTED: Any = [True, False], ({"n": 2, "m": 3, "k": 6}, {"batch": (False, (4, 5))}, {}, {"self": [7]}), (int, "T")
 
 
 def _try(module: Any) -> Any:
