@@ -69,20 +69,38 @@ def _inherited_doc(cls: type[Any]) -> str | None:
 def _create(
     cls: type[Any], init: Callable[..., None], self: object, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> None:
-    """Run the `__init__` of a class, and finish the instance."""
-    if _is_building(self):  # called by a subclass through super(), which does the rest
+    """Do what a call of the `__init__` of a class means for an instance: the first of these rows.
+
+    | the instance | what happens |
+    |---|---|
+    | is being created: a subclass calls `super().__init__` | its code runs; the subclass does the rest |
+    | is finished, or of a subclass that is not a node itself | an error |
+    | is new, of a class that IPython's %autoreload has replaced | it is created as one of the new class |
+    | is new | its code runs, and it is finished |
+    """
+    layout: Layout | None = layout_of(cls)  # None if the class is not one of `@node` any more
+    if _is_building(self):
         init(self, *args, **kwargs)
-        return
-    layout: Layout | None = layout_of(cls)
-    # `__init__` is called again on what is finished, as an instance with attributes and one of a subclass are; or the
-    # class is not one of `@node` any more.
-    is_new = type(self) is cls and not vars(self)
-    if layout is None or layout.creation is None or not is_new:
+    elif layout is None or layout.creation is None or type(self) is not cls or vars(self):
         raise _frozen(self, "initialized again")
-    if layout.cls is not cls:
-        _create_reloaded(self, layout.cls, args, kwargs)
-        return
-    copied_args, copied_kwargs = copy_arguments(args, kwargs, layout.creation.uncopied)
+    elif layout.cls is not cls:
+        # %autoreload has executed the class again, put the attributes of the new one into the old one, and made the
+        # instances of the old one those of the new one. So a reference to the old class creates those of the new one.
+        object.__setattr__(self, "__class__", layout.cls)
+        layout.cls.__init__(self, *args, **kwargs)
+    else:
+        _create_new(layout, layout.creation, init, self, args, kwargs)
+
+
+def _create_new(
+    layout: Layout,
+    creation: Creation,
+    init: Callable[..., None],
+    self: object,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> None:
+    copied_args, copied_kwargs = copy_arguments(args, kwargs, creation.uncopied)
     copied_kwargs.pop(STATIC, None)  # which cls(**vars(other)) passes, as what is cached on `other`
     _building.add(id(self))
     try:
@@ -90,24 +108,12 @@ def _create(
     finally:
         _building.discard(id(self))
     vars(self).pop(STATIC, None)  # which is cached already if `__init__` has flattened the instance
-    _finish(self, layout, layout.creation)
-    if layout.creation.checked:
+    _finish(self, layout, creation)
+    if creation.checked:
         check_created(self)
-    if hasattr(cls, "__check_init__"):
-        for base in cls.__mro__:  # as in Equinox, that of each base runs: none of them overrides another
-            if "__check_init__" in vars(base):
-                vars(base)["__check_init__"](self)
-
-
-def _create_reloaded(self: object, new_class: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Create an instance of the class that has replaced one.
-
-    IPython's %autoreload has executed the class again, put the attributes of the new one into the old one, and made the
-    instances of the old one those of the new one. References to the old class then also create instances of the new
-    one.
-    """
-    object.__setattr__(self, "__class__", new_class)
-    new_class.__init__(self, *args, **kwargs)
+    for base in layout.cls.__mro__:  # as in Equinox, that of each base runs: none of them overrides another
+        if "__check_init__" in vars(base):
+            vars(base)["__check_init__"](self)
 
 
 def _finish(self: object, layout: Layout, creation: Creation) -> None:

@@ -207,7 +207,7 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
     generated = init and "__init__" not in own
     with rollback_on_error(cls):
         dataclasses.dataclass(frozen=True, repr=False, init=generated, eq=eq, order=order, kw_only=kw_only)(cls)
-        if generated and _keeps_init(cls):
+        if generated and _keeps_init(cls):  # which reads the fields that `dataclass` has just found
             del cls.__init__
             generated = False
         _check_class_attributes(cls, own)

@@ -61,7 +61,7 @@ def node_factory(create: Callable[P, T], /) -> Callable[P, T]:
 
 
 class _Method(Generic[P, T]):
-    """A function in a class body, which receives the class with or without `@classmethod`."""
+    """A function in a class body, which receives the class with or without `@classmethod`: hence a descriptor."""
 
     def __init__(self, make: Callable[P, T]) -> None:
         functools.update_wrapper(self, make)

@@ -38,11 +38,12 @@ def deepcopy_node(self: object, memo: dict[int, Any]) -> object:
     """
     layout = layout_of(type(self))
     shared = layout.meta if layout else ()
-    is_frozen = layout is not None and layout.creation is not None
+    attributes = attributes_of(self)
+    if layout and layout.creation:  # it is frozen
+        attributes = {name: value for name, value in attributes.items() if name in layout.names}
     memo[id(self)] = new = object.__new__(type(self))
-    for name, value in attributes_of(self).items():
-        if not is_frozen or (layout and name in layout.names):
-            object.__setattr__(new, name, value if name in shared else copy.deepcopy(value, memo))
+    for name, value in attributes.items():
+        object.__setattr__(new, name, value if name in shared else copy.deepcopy(value, memo))
     return new
 
 

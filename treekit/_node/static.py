@@ -62,7 +62,7 @@ class StaticFields(frozenset[object]):
     values: tuple[Any, ...]
     owner: type[Any] | None  # the class, whose instances need not read their values again; None if a value can change
     template: dict[str, Any]  # the __dict__ of such an instance without its children; copying it is fastest
-    _alive: tuple[Any, ...]  # never read: while this exists, the first one and its key do, so that equal values find it
+    _alive: tuple[Any, ...]  # the key and the first one, never read: while this exists, equal values find the first
 
     def __new__(
         cls,
@@ -118,6 +118,11 @@ class Key:
 class Interned:
     """The `StaticFields` of one class that are in use.
 
+    It keeps none of them alive, and no static value, which may refer to an instance:
+
+        instances and treedefs -> their StaticFields -> its Key, and the first StaticFields of an equal Key
+        Interned - - weakly - -> every Key and StaticFields
+
     Args:
         cls: the class.
         names: the names of its fields.
@@ -129,22 +134,22 @@ class Interned:
         self._cls = cls
         self._meta = meta
         self._blank: dict[str, Any] = dict.fromkeys((*names, STATIC) if remembers else names)
-        # The first one of each key, and every one by the ids of its values. A strong reference to a key would keep its
-        # values alive, which may refer to an instance.
-        self._first: weakref.WeakKeyDictionary[Key, weakref.ref[StaticFields]] = weakref.WeakKeyDictionary()
-        self._same: weakref.WeakValueDictionary[Hashable, StaticFields] = weakref.WeakValueDictionary()
+        self._first_of_key: weakref.WeakKeyDictionary[Key, weakref.ref[StaticFields]] = weakref.WeakKeyDictionary()
+        self._by_ids: weakref.WeakValueDictionary[Hashable, StaticFields] = weakref.WeakValueDictionary()  # of values
         self._lock = threading.RLock()  # reentrant, since a user's `__eq__` may call this again
 
     def get(self, values: tuple[Any, ...]) -> StaticFields:
-        """Return the `StaticFields` of these values: the same one each time if equal values are indistinguishable.
+        """Return the `StaticFields` of these values.
 
-        Those of a value that can change are looked up by what it is now.
+        The same objects have one, and so have equal values that are indistinguishable, such as strings. Any others,
+        such as callables, have one each, and those of equal values are equal. A value that can change is looked up by
+        what it is now.
 
         Raises:
             TypeError: a value is not hashable or contains an array; the message names the class and the field.
         """
         ids = tuple(map(id, values))
-        static = self._same.get(ids)  # while it exists, its values are alive, so no other objects have their ids
+        static = self._by_ids.get(ids)  # while it exists, its values are alive, so no other objects have their ids
         if static is not None:
             return static
         with self._lock:
@@ -155,18 +160,18 @@ class Interned:
             lasting = not any(map(can_change, values))
             static = StaticFields(self._cls, self._meta, values, self._blank, key, first, lasting=lasting)
             if lasting:
-                self._same[ids] = static
+                self._by_ids[ids] = static
             if first is None:
                 # The key of one that is being freed may still be there, and would take this entry with it.
-                self._first.pop(key, None)
-                self._first[key] = weakref.ref(static)
+                self._first_of_key.pop(key, None)
+                self._first_of_key[key] = weakref.ref(static)
             return static
 
     def _find(self, values: tuple[Any, ...]) -> tuple[Key, StaticFields | None]:
         """Return the key of these values and the first `StaticFields` of an equal key; calls the values' `__eq__`."""
         try:
             key = Key(values)
-            first = self._first.get(key)
+            first = self._first_of_key.get(key)
         except Exception as error:
             what = f"comparing static values of {self._cls.__qualname__} ({', '.join(self._meta)})"
             if isinstance(error, RecursionError):  # a value is nested too deeply, or its `__hash__` calls itself
