@@ -84,11 +84,7 @@ def test_what_is_not_a_plain_container_is_passed_as_it_is() -> None:
         assert Holder(given).x is given
 
 
-def test_containers_that_jax_cannot_flatten_are_copied_too() -> None:
-    deep: Any = 1.0
-    for _ in range(3_000):
-        deep = [({"k": Point(1, deep)}, [])]
-    assert Holder(deep).x is not deep
+def test_containers_that_contain_themselves_are_copied_too() -> None:
     cycle: list[Any] = [1]
     cycle.append((cycle,))
     for held in (Holder(cycle).x, Holder(cycle[1]).x[0]):
