@@ -85,7 +85,6 @@ MISTAKES: dict[str, Mistake] = {
         lambda: jax.jit(lambda x: tk.leaf_mask(lambda leaf: leaf.sum() > 0)({"w": x}))(X), ValueError, "leaf w"
     ),
     "a leaf_mask of a class": Mistake(lambda: unchecked(tk.leaf_mask(has_axes))(eqx.nn.Linear), TypeError, "Linear"),
-    "a mask != another": Mistake(lambda: MASK != tk.trainable, TypeError, "(mask | other) & ~(mask & other)"),
     "a mask and a tree of bools": Mistake(lambda: MASK & TRUE, TypeError, "& True"),
     "a mask or a name": Mistake(lambda: MASK | NO, TypeError, "path_mask('no')"),
     "`not mask`": Mistake(lambda: not MASK, TypeError, "path_mask('**.w')"),

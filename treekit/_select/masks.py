@@ -67,14 +67,6 @@ class MaskSpec(TreeSpec):
     def __invert__(self) -> "MaskSpec":
         return Inverse(self)
 
-    def __ne__(self, other: object) -> bool:
-        if isinstance(other, MaskSpec):
-            raise TypeError(
-                f"{self!r} != {other!r} would compare two functions, and not what they select: write "
-                "(mask | other) & ~(mask & other)"
-            )
-        return NotImplemented
-
 
 def _combine(operator: str, mask: MaskSpec, other: object) -> MaskSpec:
     if not isinstance(other, MaskSpec):
@@ -134,9 +126,6 @@ class Inverse(MaskSpec):
     """True where the mask is False."""
 
     mask: MaskSpec
-
-    def __invert__(self) -> MaskSpec:
-        return self.mask
 
     def __repr__(self) -> str:
         return f"~{self.mask!r}"
