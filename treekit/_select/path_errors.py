@@ -22,14 +22,11 @@ def written(x: PatternOrClass) -> str:
     return x.__qualname__ if isinstance(x, type) else repr(x)
 
 
+LABELS = "path_labels"  # the only caller whose selectors are rows: the first that selects a leaf decides about it
+
+
 def check_found(
-    name: str,
-    selectors: Sequence[PatternOrClass],
-    tree: PyTree,
-    found: Sequence[Found],
-    strict: bool,
-    *,
-    are_rows: bool,
+    name: str, selectors: Sequence[PatternOrClass], tree: PyTree, found: Sequence[Found], strict: bool
 ) -> None:
     """Raise a ValueError if it is not known what one of the patterns and classes selects, or if it is not used.
 
@@ -38,14 +35,12 @@ def check_found(
         selectors: the patterns and classes.
         tree: any pytree.
         found: all of its nodes and leaves.
-        strict: whether one that is not used is an error.
-        are_rows: whether they are the rows of `path_labels`, each of which must decide about a leaf; for `path_mask`,
-            it is enough that each selects one.
+        strict: whether one that is not used is an error: each must select a leaf, and a row decide about one.
     """
     _check_one_name(name, selectors, [x.name for x in found if x.is_leaf])
-    _check_has_variables(name, selectors, tree, are_rows=are_rows)
+    _check_has_variables(name, selectors, tree)
     if strict:
-        _check_used(name, selectors, found, are_rows=are_rows)
+        _check_used(name, selectors, found)
 
 
 def _check_one_name(name: str, selectors: Sequence[PatternOrClass], names: Sequence[str]) -> None:
@@ -63,7 +58,7 @@ def _check_one_name(name: str, selectors: Sequence[PatternOrClass], names: Seque
             )
 
 
-def _check_has_variables(name: str, selectors: Sequence[PatternOrClass], tree: PyTree, *, are_rows: bool) -> None:
+def _check_has_variables(name: str, selectors: Sequence[PatternOrClass], tree: PyTree) -> None:
     """Raise a ValueError for selecting by a variable class in an `nnx.State` that has only values.
 
     Also if not strict: in `init`, the class may have selected some.
@@ -74,51 +69,68 @@ def _check_has_variables(name: str, selectors: Sequence[PatternOrClass], tree: P
             raise ValueError(
                 f"{name}: which values are of variables of the class {cls.__qualname__} is not known, since the tree "
                 "is an nnx.State of values without their variables. nnx.Optimizer passes variables to init, and their "
-                f"values to update. {_find_names(cls, are_rows=are_rows)}"
+                f"values to update. {_find_names(name, cls)}"
             )
 
 
-def _find_names(cls: type[Any], *, are_rows: bool) -> str:
+def _find_names(name: str, cls: type[Any]) -> str:
     """Say for an error how to select what a class of Flax NNX selects in a module."""
     found = f"for name in treekit.tree_find(model, {cls.__name__})"
-    by_name = f'path_labels({{f"{{name}}.**": label {found}}})' if are_rows else f'path_mask(*(f"{{name}}.**" {found}))'
-    return f"Find their names in the model: {by_name}"
+    mask, labels = f'path_mask(*(f"{{name}}.**" {found}))', f'path_labels({{f"{{name}}.**": label {found}}})'
+    return f"Find their names in the model: {labels if name == LABELS else mask}"
 
 
-def _check_used(name: str, selectors: Sequence[PatternOrClass], found: Sequence[Found], *, are_rows: bool) -> None:
-    """Raise a ValueError if a selector selects no leaf, or, of the rows of `path_labels`, only what earlier ones do.
-
-    One that may select a leaf that is masked out is not an error.
-    """
-    leaves, nodes = [x for x in found if x.is_leaf], [x.node for x in found]
-    of_one_leaf = ""
-    if len(leaves) == len(found) == 1:
-        of_one_leaf = (
-            f". The tree is one leaf, {type_name(leaves[0].node)}: equinox.filter and jax.tree.map call a function "
-            f"with each leaf. {'Call it' if are_rows else 'Use treekit.filter, or call the mask'} with the whole tree"
-        )
+def _check_used(name: str, selectors: Sequence[PatternOrClass], found: Sequence[Found]) -> None:
+    """Raise a ValueError for a selector that is not used, unless it may select a leaf that is masked out."""
     holes = [x for x in found if not x.is_leaf and (x.node is None or _is_masked_node(x.node))]
-    for i, earlier in undecided(len(selectors), [x.selected_by for x in leaves]):
-        selector = selectors[i]
-        if any(_may_hide(hole, i, selector) for hole in holes):
-            continue
-        if isinstance(selector, type) and not any(i in x.classes for x in found):
-            advice = ""
-            if is_nnx_module(selector):
-                advice = f". An nnx.state has variables, and no modules. {_find_names(selector, are_rows=are_rows)}"
-            raise ValueError(f"{name}: {no_instance(selector, nodes)}{advice or of_one_leaf}")
+    for i, earlier in undecided(len(selectors), [x.selected_by for x in found if x.is_leaf]):
+        if not any(_may_hide(hole, i, selectors[i]) for hole in holes):
+            if why := _why_not_used(name, selectors, i, earlier, found):
+                raise ValueError(f"{name}: {why}")
+
+
+def _why_not_used(
+    name: str, selectors: Sequence[PatternOrClass], i: int, earlier: Sequence[int], found: Sequence[Found]
+) -> str:
+    """Say why it is an error that the i-th selector decides about no leaf; "" if it is not.
+
+    Args:
+        name: as in `check_found`.
+        selectors: as in `check_found`.
+        i: the index of the selector.
+        earlier: the earlier ones that select all leaves that it does; none if it does not select any.
+        found: as in `check_found`.
+    """
+    selector = selectors[i]
+    if isinstance(selector, type) and not any(i in x.classes for x in found):
+        advice = _advice_of_one_leaf(name, found)
+        if is_nnx_module(selector):
+            advice = f". An nnx.state has variables, and no modules. {_find_names(name, selector)}"
+        return f"{no_instance(selector, [x.node for x in found])}{advice}"
+    if earlier:
         # A last row "**" is for whatever other rows leave, which may be nothing.
-        is_default = selector == "**" and i == len(selectors) - 1
-        if earlier and are_rows and not is_default:
-            raise ValueError(
-                f"{name}: {written(selector)} decides about no leaf, since "
-                f"{', '.join(sorted(written(selectors[j]) for j in earlier))} before it selects all that it does. Put "
-                "it before them; or, if that is meant, pass strict=False"
-            )
-        if not earlier and not isinstance(selector, type):
-            text, names = pattern_text(selector), [x.name for x in leaves]
-            advice = of_one_leaf or f". The nearest paths: {nearest(text, names)}. {must_match(selector, names)}"
-            raise ValueError(f"{name}: the pattern {text!r} matches no leaf{advice}")
+        if name != LABELS or (selector == "**" and i == len(selectors) - 1):
+            return ""
+        return (
+            f"{written(selector)} decides about no leaf, since "
+            f"{', '.join(sorted(written(selectors[j]) for j in earlier))} before it selects all that it does. Put "
+            "it before them; or, if that is meant, pass strict=False"
+        )
+    if isinstance(selector, type):  # whose instances have no leaves
+        return ""
+    text, names = pattern_text(selector), [x.name for x in found if x.is_leaf]
+    advice = f". The nearest paths: {nearest(text, names)}. {must_match(selector, names)}"
+    return f"the pattern {text!r} matches no leaf{_advice_of_one_leaf(name, found) or advice}"
+
+
+def _advice_of_one_leaf(name: str, found: Sequence[Found]) -> str:
+    """Say for an error what the mistake is if the tree is one leaf; "" if it is not."""
+    if len(found) != 1 or not found[0].is_leaf:
+        return ""
+    return (
+        f". The tree is one leaf, {type_name(found[0].node)}: equinox.filter and jax.tree.map call a function with "
+        f"each leaf. {'Call it' if name == LABELS else 'Use treekit.filter, or call the mask'} with the whole tree"
+    )
 
 
 def _may_hide(hole: Found, i: int, selector: PatternOrClass) -> bool:

@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treekit._base.jax import jtu
 from treekit._base.tree import is_mapping
 from treekit._base.types import IsLeaf, PyTree
 from treekit._names.pattern_errors import check_pattern_or_class
 from treekit._select.masks import MaskSpec
-from treekit._select.path_errors import PatternOrClass, check_found, written
+from treekit._select.path_errors import LABELS, PatternOrClass, check_found, written
 from treekit._select.tree_spec import TreeSpec
 from treekit._select.walk import Found, walk_matched
 from treekit._text.describe import check_bool, describe_value
@@ -109,8 +108,7 @@ class PathMask(MaskSpec):
         return f"path_mask({', '.join([*map(written, self.patterns), *options])})"
 
     def _answers(self, tree: PyTree, is_leaf: IsLeaf) -> list[bool | None]:
-        first = _first_matches(self.patterns, tree, is_leaf, self.strict)
-        return [i is not None for _, i in first]
+        return [x.selected_by != [] for x in _find_leaves("path_mask", self.patterns, tree, is_leaf, self.strict)]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -130,35 +128,16 @@ class PathLabels(TreeSpec):
         return f"path_labels({', '.join(['{' + table + '}', *default, *['strict=False'] * (not self.strict)])})"
 
     def of_leaves(self, tree: PyTree, is_leaf: IsLeaf) -> list[Any]:
-        first = _first_matches([x for x, _ in self.table], tree, is_leaf, self.strict, are_rows=True)
-        leaves = jtu.tree_leaves(tree, is_leaf=is_leaf)
-        default = None if self.default is NoDefault else self.default
-        can_train = which_can_be_trained(tree, leaves, is_leaf)
-        missing = [path for (path, i), trains in zip(first, can_train, strict=True) if i is None and trains]
+        leaves = _find_leaves(LABELS, [x for x, _ in self.table], tree, is_leaf, self.strict)
+        can_train = which_can_be_trained(tree, [x.node for x in leaves], is_leaf)
+        missing = [x.name for x, trains in zip(leaves, can_train, strict=True) if trains and not x.selected_by]
         if missing and self.default is NoDefault:
             raise ValueError(
                 f"path_labels: no pattern matches {listed(missing)}. Add a pattern for them, such as '**' at the end, "
                 "or pass a default"
             )
-        return [default if i is None else self.table[i][1] for _, i in first]
-
-
-def _first_matches(
-    selectors: Sequence[PatternOrClass], tree: PyTree, is_leaf: IsLeaf, strict: bool, *, are_rows: bool = False
-) -> list[tuple[str, int | None]]:
-    """Return the path of every leaf, and the index of the first pattern or class that selects it.
-
-    Args:
-        selectors: the patterns and classes.
-        tree: any pytree.
-        is_leaf: as in `jax.tree.flatten`.
-        strict: raise an error for one that is not used.
-        are_rows: whether they are the rows of `path_labels`, each of which must decide about a leaf; for `path_mask`,
-            it is enough that each selects one.
-    """
-    name = "path_labels" if are_rows else "path_mask"
-    leaves = _matched_leaves(name, selectors, tree, is_leaf, strict, are_rows=are_rows)
-    return [(x.name, min(x.selected_by, default=None)) for x in leaves]
+        default = None if self.default is NoDefault else self.default
+        return [self.table[x.selected_by[0]][1] if x.selected_by else default for x in leaves]
 
 
 def select_leaves(name: str, masks: Sequence[MaskSpec], tree: PyTree) -> list[list[bool]]:
@@ -171,19 +150,20 @@ def select_leaves(name: str, masks: Sequence[MaskSpec], tree: PyTree) -> list[li
     """
     answers: dict[int, list[bool]] = {}
     for strict in (True, False):
-        of_paths = [(i, x) for i, x in enumerate(masks) if isinstance(x, PathMask) and x.strict == strict]
-        selectors = [(i, selector) for i, mask in of_paths for selector in mask.patterns]
+        of_paths = {i: x for i, x in enumerate(masks) if isinstance(x, PathMask) and x.strict == strict}
+        selectors = [selector for mask in of_paths.values() for selector in mask.patterns]
+        mask_of = [i for i, mask in of_paths.items() for _ in mask.patterns]  # the index of the mask of each
         if selectors:
-            leaves = _matched_leaves(name, [x for _, x in selectors], tree, None, strict, are_rows=False)
-            of_leaves = [{selectors[j][0] for j in x.selected_by} for x in leaves]
-            answers |= {i: [i in selecting for selecting in of_leaves] for i, _ in of_paths}
+            leaves = _find_leaves(name, selectors, tree, None, strict)
+            selecting = [{mask_of[j] for j in x.selected_by} for x in leaves]
+            answers |= {i: [i in each for each in selecting] for i in of_paths}
     return [answers[i] if i in answers else mask.of_leaves(tree, None) for i, mask in enumerate(masks)]
 
 
-def _matched_leaves(
-    name: str, selectors: Sequence[PatternOrClass], tree: PyTree, is_leaf: IsLeaf, strict: bool, *, are_rows: bool
+def _find_leaves(
+    name: str, selectors: Sequence[PatternOrClass], tree: PyTree, is_leaf: IsLeaf, strict: bool
 ) -> list[Found]:
-    """Return every leaf, with the patterns and classes that select it, as `_first_matches` says."""
+    """Return every leaf, with the patterns and classes that select it; the arguments are those of `check_found`."""
     found = list(walk_matched(selectors, tree, is_leaf, whole=True))
-    check_found(name, selectors, tree, found, strict, are_rows=are_rows)
+    check_found(name, selectors, tree, found, strict)
     return [x for x in found if x.is_leaf]
