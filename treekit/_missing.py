@@ -49,7 +49,7 @@ def no_attribute(module: str, name: str) -> AttributeError:
 def _hint(module: str, name: str) -> str:
     if module == "treekit" and name in _HABITS:
         return f": {_HABITS[name]}"
-    for other in ("treekit.testing", "treekit.typing"):
+    for other in ("treekit.testing", "treekit.typing"):  # which `import treekit` does not import
         importlib.import_module(other)
     if "treekit.optax" in sys.modules:  # if the user has not imported it, do not suggest Optax's names
         importlib.import_module("treekit.training")
@@ -57,6 +57,7 @@ def _hint(module: str, name: str) -> str:
     of_optax = [x for x in sorted(sys.modules) if x.startswith("treekit.optax.") and "._" not in x]
     for other in ("treekit", "treekit.training", "treekit.testing", "treekit.typing", "treekit.optax", *of_optax):
         names: Any = vars(found) if (found := sys.modules.get(other)) else {}
+        # By `__all__`: a module with a `__getattr__`, such as treekit.typing, has some names only once they are asked for.
         if other != module and name in (names.get("__all__") or names):
             return f". It is in another module: {other}.{name}"
     return ""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from treekit.optax._kernel.transformation import GradientTransformation as _GradientTransformation
-    from treekit.optax._kernel.types import S as _S
+    from treekit.optax._kernel.types import S as _S  # the parameter of that class, with its default
 
     # An alias, since `pyright --verifytypes` does not know a class whose base is in a package without py.typed.
     GradientTransformation: TypeAlias = _GradientTransformation[_S]

@@ -39,7 +39,7 @@ registry: Any = untyped.tree_util.default_registry
 
 P: Any = jax.sharding.PartitionSpec
 
-_Ref: Any = getattr(jax, "Ref", ())
+_Ref: Any = getattr(jax, "Ref", ())  # nothing is an instance of ()
 new_ref: Any = getattr(jax, "new_ref", None)
 
 

@@ -1,4 +1,18 @@
-"""Predicates on leaves and objects: is it an array, a parameter, a function?"""
+"""Predicates on leaves and objects: is it an array, a parameter, a function?
+
+| a leaf | is_array | is_inexact_array | is_numeric_array | is_parameter | is_inexact_parameter | can_be_trained |
+|---|---|---|---|---|---|---|
+| an array of floats or complex numbers | yes | yes | yes | yes | yes | yes |
+| one of NumPy in bf16 or in 8 bits | yes | no, as in Equinox | yes | yes | yes | yes |
+| a `jax.ShapeDtypeStruct` of floats | no | no | yes | yes | yes | yes |
+| a `jax.Ref` to floats | no | no | no | yes | yes | yes |
+| an object with `__jax_array__`, of floats | no | no | no | yes | yes | no |
+| a Python float or complex number | no | no | no | yes | yes | no; `_trained` asks where it is |
+| an array of integers or bools | yes | no | yes | yes | no | no |
+| a Python int or bool | no | no | no | yes | no | no |
+| an array of PRNG keys | yes | no | no | no | no | no |
+| a string, a function, any other object | no | no | no | no | no | no |
+"""
 
 import inspect
 import types

@@ -139,8 +139,8 @@ _CONTAINERS = frozenset({dict, list, tuple, OrderedDict, defaultdict})
 def _with_own_variables(new: PyTree, old: PyTree, values: list[Any]) -> Any:
     """Return a tree with a copy of each variable of Flax that it shares with the old one: training would change both.
 
-    JAX rebuilds variables. But they may be among the replacements, `values`, and references in them are leaves, as are
-    variables of Flax's other kind.
+    JAX has rebuilt most variables with the new tree. Two kinds it has not: those in the replacements, `values`; and
+    references, which are leaves, as are variables of Flax's other kind.
     """
     if not has_ref(jtu.tree_leaves(new)) and not any(is_variable(x) for _, x in walk(values)):
         return new

@@ -41,6 +41,8 @@ class ByFunction(Selection):
     2. The function is called twice: with the marked tree, and with the tree, of which it must return the same nodes.
        These are what is selected.
     3. The nodes that it returned from the marked tree are found there by identity.
+    4. None has no identity. If it returned None, it is called once more, with a mark in place of each None of the tree,
+       and must return a mark: otherwise it returned another None, such as a static field.
     """
 
     def __init__(self, where: Callable[[Any], Any], tree: PyTree, is_leaf: IsLeaf, *, strict: bool) -> None:
@@ -159,33 +161,39 @@ def _locate(returned: Any, marked_tree: PyTree) -> _Located:
         ValueError: a node is not at one place, or is inside another one.
     """
     nodes, is_one = [returned], True
-    several: Any = returned  # else pyright knows a part of its type
-    is_node = _is_one_of(nodes)
-    parts, treedef = jtu.tree_flatten(marked_tree, is_leaf=is_node)
-    if not any(map(is_node, parts)):
+    parts, treedef = jtu.tree_flatten(marked_tree, is_leaf=_is_one_of(nodes))
+    if not any(map(_is_one_of(nodes), parts)):
+        several: Any = returned  # else pyright knows a part of its type
         if not isinstance(returned, Iterable):
             raise _not_a_node(returned, marked_tree)
         nodes, is_one = list(several), False
         parts, treedef = jtu.tree_flatten(marked_tree, is_leaf=_is_one_of(nodes))
-    ids = Counter(map(id, nodes))
-    places = [(i, x) for i, x in enumerate(parts) if id(x) in ids]
-    found = Counter([id(x) for _, x in places])
-    for node in nodes:
-        if ids[id(node)] == found[id(node)] == 1:
-            continue
-        if not has_node(marked_tree, _is_one_of([node])):
-            raise _not_a_node(node, marked_tree)
-        why = f"which is at {found[id(node)]} places; is_leaf=lambda x: x is None distinguishes several None"
-        if not found[id(node)]:
-            why = "which is inside another node that it returned: return one of them, or call tree_at twice"
-        elif found[id(node)] == 1:
-            why = "twice"
-        raise ValueError(f"where returned {describe_value(node)} {why}")
+    is_node = _is_one_of(nodes)
+    places = [(i, x) for i, x in enumerate(parts) if is_node(x)]
+    _check_places(nodes, [x for _, x in places], marked_tree)
     return _Located(is_one, nodes, places, treedef)
 
 
+def _check_places(nodes: list[Any], found: list[Any], marked_tree: PyTree) -> None:
+    """Raise a ValueError unless each node that was returned was found once, and they are not one node twice."""
+    times_returned, times_found = Counter(map(id, nodes)), Counter(map(id, found))
+    for node in nodes:
+        times = times_found[id(node)]
+        if times == times_returned[id(node)] == 1:
+            continue
+        if not has_node(marked_tree, _is_one_of([node])):
+            raise _not_a_node(node, marked_tree)
+        if times == 0:
+            why = "which is inside another node that it returned: return one of them, or call tree_at twice"
+        elif times > 1:
+            why = f"which is at {times} places; is_leaf=lambda x: x is None distinguishes several None"
+        else:
+            why = "twice"
+        raise ValueError(f"where returned {describe_value(node)} {why}")
+
+
 def _check_none(where: Callable[[Any], Any], located: _Located, marked_tree: PyTree) -> None:
-    """Raise a ValueError unless None is a node: it has no identity, and a static field may be None too."""
+    """Raise a ValueError unless each None that a function returned is a node of the tree."""
     leaves, treedef = jtu.tree_flatten(marked_tree, is_leaf=is_none)
     mark = object()
     again = _call(where, treedef.unflatten([mark if x is None else x for x in leaves]))

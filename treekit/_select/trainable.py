@@ -61,9 +61,3 @@ class Trainable(MaskSpec):
 
 
 trainable: Trainable = Trainable()
-"""A mask function that is True for each leaf that can be trained: floating-point and complex arrays, except those in
-fields with `field(trainable=False)`, and what is not a parameter in a module of Flax NNX.
-
-Use it wherever Optax accepts a mask function, and as the `filter_spec` of `filter` and `partition`; call it,
-`trainable(tree)`, for a tree of bools.
-"""
