@@ -57,7 +57,7 @@ def _hint(module: str, name: str) -> str:
     of_optax = [x for x in sorted(sys.modules) if x.startswith("treekit.optax.") and "._" not in x]
     for other in ("treekit", "treekit.training", "treekit.testing", "treekit.typing", "treekit.optax", *of_optax):
         names: Any = vars(found) if (found := sys.modules.get(other)) else {}
-        # By `__all__`: a module with a `__getattr__`, such as treekit.typing, has some names only once they are asked for.
+        # By `__all__`: a module with a `__getattr__`, such as treekit.typing, has some names only once asked for them.
         if other != module and name in (names.get("__all__") or names):
             return f". It is in another module: {other}.{name}"
     return ""
