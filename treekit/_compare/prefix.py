@@ -5,19 +5,22 @@
 | `flatten_up_to` | one tree | does not fit | is short; callers say more with `prefix_mismatch` or `updates_mismatch` |
 | `flatten_up_to_each` | each of several trees | does not fit | says which of them does not fit, and where |
 | `flatten_updates` | updates, up to the params | one None for each leaf | says where they do not fit |
+| `fit_prefix` | one tree, up to a prefix tree in mappings of any class | does not fit | says where it does not fit |
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
+from treekit._base.flax import has_variables, values_of_variables
 from treekit._base.jax import jtu
 from treekit._base.tree import children_of, is_mapping, is_none, numbered, one_level
-from treekit._base.types import KeyPath, PyTree, PyTreeDef, Updates
+from treekit._base.types import IsLeaf, KeyPath, PyTree, PyTreeDef, Updates
+from treekit._compare.nodes import mappings_as_in
 from treekit._compare.pairs import describe_keys, walk_pairs
-from treekit._names.key_path import path_text
+from treekit._names.key_path import flatten_with_path, path_text
 from treekit._text.describe import type_name
 
 
@@ -29,6 +32,8 @@ def flatten_up_to(treedef: PyTreeDef, tree: PyTree) -> list[Any]:
     Raises:
         ValueError: the structure is not a prefix of the tree.
     """
+    if treedef.node_data() is None:  # a leaf
+        return [tree]
     for is_leaf in (is_none, None):  # most trees have this structure, perhaps with None as a leaf
         leaves, structure = jtu.tree_flatten(tree, is_leaf)
         if structure == treedef:
@@ -128,3 +133,47 @@ def prefix_mismatch(
     path, has, others = mismatch
     where = f"at key path {path_text(path, name)}"
     return ValueError(f"{name} does not fit {whole}: {where} it has {has}, and {whole} {others}")
+
+
+class FittedPrefix(NamedTuple):
+    """A prefix tree that fits a tree: each of its leaves, with the subtree of the tree at its place.
+
+    Attributes:
+        prefix: the prefix tree, in the mappings that the tree has.
+        treedef: its structure.
+        pairs: its leaves and those subtrees.
+        is_leaf: what counts as a leaf of it.
+    """
+
+    prefix: PyTree
+    treedef: PyTreeDef
+    pairs: list[tuple[Any, Any]]
+    is_leaf: IsLeaf
+
+    def path(self, i: int) -> KeyPath:
+        """Return the key path of the i-th leaf."""
+        return flatten_with_path(self.prefix, self.is_leaf)[0][i][0]
+
+
+def fit_prefix(name: str, prefix: PyTree, tree: PyTree, is_leaf: IsLeaf = None) -> FittedPrefix:
+    """Fit a prefix tree to a tree: mappings fit by their keys, whatever their classes, and a variable as its value.
+
+    Args:
+        name: what the user calls the prefix tree, for errors.
+        prefix: the prefix tree.
+        tree: the tree.
+        is_leaf: what counts as a leaf of the prefix tree, besides its leaves.
+
+    Raises:
+        ValueError: it does not fit; the message names the first key path that differs.
+    """
+    leaves, treedef = jtu.tree_flatten(prefix, is_leaf=is_leaf)
+    try:
+        return FittedPrefix(prefix, treedef, list(zip(leaves, flatten_up_to(treedef, tree), strict=True)), is_leaf)
+    except ValueError as error:
+        changed = mappings_as_in(like=tree, tree=prefix)
+        if changed is prefix and has_variables(prefix):
+            changed = values_of_variables(prefix)
+        if changed is prefix:
+            raise prefix_mismatch(name, treedef, tree, error) from None
+    return fit_prefix(name, changed, tree, is_leaf)

@@ -11,9 +11,8 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.tree import is_mapping, is_none, numbered, or_leaf
 from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
-from treekit._compare.nodes import mappings_as_in
-from treekit._compare.prefix import flatten_up_to, flatten_up_to_each, prefix_mismatch
-from treekit._names.key_path import leaf_path_text
+from treekit._compare.prefix import FittedPrefix, fit_prefix, flatten_up_to_each
+from treekit._names.key_path import leaf_path_text, path_text
 from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import check_bool, describe, describe_error, describe_value
 
@@ -162,15 +161,16 @@ def _are_parts(tree: PyTree, is_leaf: LeafPredicate) -> bool:
 
 def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) -> tuple[list[bool], list[Any], Any]:
     """Return one bool for each leaf, the leaves, and the structure of the tree."""
-    specs, subtrees, prefix = _fit(filter_spec, tree)
-    parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for part in subtrees]
-    if jtu.all_leaves([filter_spec]):  # which is faster than what follows
-        ((_, treedef),) = parts
+    fitted = _fit(filter_spec, tree)
+    parts = [jtu.tree_flatten(part, is_leaf=is_leaf) for _, part in fitted.pairs]
+    if len(parts) == 1 and jtu.all_leaves([fitted.prefix]):  # which is faster than what follows
+        treedef = parts[0][1]
     else:
-        treedef = jtu.tree_structure(prefix.unflatten(numbered(part_def)[0] for _, part_def in parts))
+        # That of the tree with `is_leaf`, which does not hold for the nodes above the parts.
+        treedef = jtu.tree_structure(fitted.treedef.unflatten(numbered(part_def)[0] for _, part_def in parts))
     all_leaves = [x for leaves, _ in parts for x in leaves]
     keep: list[bool] = []
-    for spec, part, (leaves, _) in zip(specs, subtrees, parts, strict=True):
+    for (spec, part), (leaves, _) in zip(fitted.pairs, parts, strict=True):
         start = len(keep)
         if isinstance(spec, TreeSpec):
             keep += [
@@ -184,8 +184,8 @@ def _decide(filter_spec: object, tree: PyTree, is_leaf: LeafPredicate | None) ->
     return keep, all_leaves, treedef
 
 
-def _fit(filter_spec: object, tree: PyTree) -> tuple[list[Any], list[Any], PyTreeDef]:
-    """Return the leaves of a `filter_spec`, the subtree of the tree for each of them, and its structure.
+def _fit(filter_spec: object, tree: PyTree) -> FittedPrefix:
+    """Fit a `filter_spec` to a tree.
 
     Raises:
         ValueError: it is not a prefix of the tree, or has a leaf that is neither a bool nor a predicate.
@@ -195,23 +195,20 @@ def _fit(filter_spec: object, tree: PyTree) -> tuple[list[Any], list[Any], PyTre
             f"filter_spec is the class {filter_spec.__qualname__}. To keep the leaves in its instances, pass "
             f"treekit.path_mask({filter_spec.__name__})"
         )
-    specs, prefix = jtu.tree_flatten(filter_spec)
     try:
-        subtrees = [tree] if jtu.all_leaves([filter_spec]) else flatten_up_to(prefix, tree)
+        fitted = fit_prefix("filter_spec", filter_spec, tree)
     except ValueError as error:
         if isinstance(filter_spec, jax.tree_util.Partial):  # a predicate that happens to be a node
             return _fit(filter_spec.__call__, tree)
-        if (changed := mappings_as_in(tree, filter_spec)) is not filter_spec:
-            return _fit(changed, tree)
-        raise ValueError(f"{prefix_mismatch('filter_spec', prefix, tree, error)}{_order(tree)}") from None
-    for i, spec in enumerate(specs):
+        raise ValueError(f"{error}{_order(tree)}") from None
+    for i, (spec, _) in enumerate(fitted.pairs):
         if not (type(spec) in _BOOLS or callable(spec)):
             hint = ". To select by key path, use treekit.path_mask" if isinstance(spec, str) else _order(tree)
             raise ValueError(
                 "filter_spec may contain only bools and predicates on leaves, found "
-                f"{describe_value(spec)} at {leaf_path_text(filter_spec, i)}{hint}"
+                f"{describe_value(spec)} at {path_text(fitted.path(i))}{hint}"
             )
-    return specs, subtrees, prefix
+    return fitted
 
 
 _BOOLS = (bool, np.bool_)

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from treekit._base.dtype import dtype_of
-from treekit._base.flax import has_variables, values_of_variables
 from treekit._base.jax import jtu
 from treekit._base.predicates import can_be_trained, is_parameter, is_traced, is_truly_callable
-from treekit._base.types import KeyPath, PyTree, PyTreeDef
-from treekit._compare.nodes import mappings_as_in
-from treekit._compare.prefix import flatten_up_to, prefix_mismatch
+from treekit._base.tree import is_none, or_leaf
+from treekit._base.types import KeyPath, PyTree
+from treekit._compare.prefix import FittedPrefix, fit_prefix
 from treekit._names.key_path import flatten_with_path, path_text
 from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import describe_error, type_name
@@ -22,14 +21,14 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
 
     The first row that holds:
 
-    | `spec` | what happens |
-    |---|---|
-    | a class | an error says what to pass instead |
-    | a function that is not a node | it is called |
-    | any other object that fits the params | it is returned, callable or not |
-    | a node that wraps a function, or whose leaves are all callable | it is called |
-    | a callable node with a leaf that is not a spec leaf | it is called |
-    | any other | an error says where it does not fit |
+    | | `spec` | what happens |
+    |---|---|---|
+    | 1 | a class | an error says what to pass instead |
+    | 2 | a function that is not a node | it is called |
+    | 3 | any other object that fits the params | it is returned, callable or not |
+    | 4 | a node that wraps a function, or whose leaves, if any, are all callable | it is called |
+    | 5 | a callable node with a leaf that is not a spec leaf | it is called |
+    | 6 | any other | an error says where it does not fit |
 
     A prefix tree of the params fits. Each of its leaves applies to the whole subtree below it. Mappings fit by their
     keys, whatever their classes, and get those of the params; a variable of Flax fits as its value. What is called
@@ -57,65 +56,34 @@ def resolve_spec(spec: object, tree: PyTree, *, is_spec_leaf: Callable[[Any], bo
     >>> resolve_spec(lambda p: {"w": True, "b": False}, params, is_spec_leaf=is_bool, name="mask")
     {'w': True, 'b': False}
     """
-    return fit_spec(spec, jtu.tree_map(_parameter_or_none, tree), is_spec_leaf=is_spec_leaf, name=name).spec
+    return fit_spec(spec, jtu.tree_map(_parameter_or_none, tree), Argument(name, is_spec_leaf)).prefix
 
 
 def _parameter_or_none(x: object) -> Any:
     return x if is_parameter(x) else None
 
 
-class FittedSpec(NamedTuple):
-    """A spec that fits a tree: each of its leaves, of which None is one, with the subtree of the tree at its place.
+class Argument(NamedTuple):
+    """An argument that takes a spec.
 
     Attributes:
-        spec: the prefix tree, in the mappings that the tree has.
-        treedef: its structure.
-        pairs: its leaves and those subtrees.
-        is_leaf: what a leaf of it is.
-    """
-
-    spec: PyTree
-    treedef: PyTreeDef
-    pairs: list[tuple[Any, Any]]
-    is_leaf: Callable[[Any], bool]
-
-    def path(self, i: int) -> KeyPath:
-        """Return the key path of the i-th leaf."""
-        return flatten_with_path(self.spec, self.is_leaf)[0][i][0]
-
-
-class _Argument(NamedTuple):
-    """What errors say about a spec, and what its leaves are.
-
-    Attributes:
-        name: what the caller calls the argument.
-        is_spec_leaf: whether an object, which may be a node, is a leaf of it.
-        hint: the end of the error of one that does not fit.
+        name: what the caller calls it, for errors.
+        is_spec_leaf: whether an object, which may be a node, is a leaf of it, as a bool is of a mask.
+        hint: what the error of a spec that does not fit says at its end.
     """
 
     name: str
     is_spec_leaf: Callable[[Any], bool]
-    hint: str
+    hint: str = ""
 
 
-def fit_spec(
-    spec: PyTree,
-    params: PyTree,
-    *,
-    is_spec_leaf: Callable[[Any], bool],
-    name: str,
-    hint: str = "",
-    asked: PyTree = None,
-    refusal: str = "",
-) -> FittedSpec:
+def fit_spec(spec: Any, params: PyTree, argument: Argument, *, asked: PyTree = None, refusal: str = "") -> FittedPrefix:
     """Do what the table of `resolve_spec` says, for params in which non-parameters are already None.
 
     Args:
         spec: as in `resolve_spec`.
         params: the params.
-        is_spec_leaf: as in `resolve_spec`.
-        name: as in `resolve_spec`.
-        hint: what the error of a spec that does not fit says at its end.
+        argument: the argument that it is for.
         asked: what a function is called with, of the structure of the params; by default, the params.
         refusal: why a function cannot be called, as the end of a sentence; "" if it can.
 
@@ -125,9 +93,8 @@ def fit_spec(
     Raises:
         ValueError: the spec does not fit, a function raises an error, or it cannot be called.
     """
-    argument = _Argument(name, is_spec_leaf, hint)
-    asked = params if asked is None else asked
-    if isinstance(spec, type):
+    name = argument.name
+    if isinstance(spec, type):  # row 1
         raise ValueError(
             f"{name} is the class {spec.__qualname__}. To select its instances, use treekit.path_mask, or path_labels "
             "for labels and rates"
@@ -135,47 +102,35 @@ def fit_spec(
     is_function = callable(spec) and jtu.all_leaves([spec])
     if not is_function:
         try:
-            return _fit_prefix(spec, params, argument)
-        except ValueError:  # it does not fit, so it is called, if it may be
-            if not _may_be_called(spec, is_spec_leaf):
-                raise
-    if refusal:
+            return _fit_tree(spec, params, argument)  # row 3
+        except ValueError:
+            if not _may_be_called(spec, argument.is_spec_leaf):
+                raise  # row 6
+    if refusal:  # rows 2, 4 and 5: it is called
         raise ValueError(f"the function given as {name} {refusal}")
+    asked = params if asked is None else asked
     try:
         result = spec(asked)
     except Exception as error:
         if isinstance(spec, TreeSpec):  # a mask of treekit, whose own errors say what is wrong with it
             raise
         raise _error_of_function(error, asked, name) from error
-    fitted = _fit_prefix(result, params, argument._replace(name=f"{name}(params)"))
+    fitted = _fit_tree(result, params, argument._replace(name=f"{name}(params)"))
     _refuse_leaf_predicate(spec, result, asked, argument)
     return fitted
 
 
-def _fit_prefix(spec: object, tree: PyTree, argument: _Argument) -> FittedSpec:
-    """Find the subtree of a tree for each leaf of a prefix tree.
-
-    None in the prefix tree is allowed where a filtered model has None, that is, for anything that cannot be trained.
+def _fit_tree(spec: object, tree: PyTree, argument: Argument) -> FittedPrefix:
+    """Fit a spec that is a tree, in which None is allowed for what cannot be trained, as in a filtered model.
 
     Raises:
         ValueError: it is not a prefix of the tree; the message names the first key path that differs.
     """
     name, is_spec_leaf, hint = argument
-
-    def is_leaf(x: object) -> bool:
-        return x is None or is_spec_leaf(x)
-
-    while True:
-        leaves, treedef = jtu.tree_flatten(spec, is_leaf=is_leaf)
-        try:
-            parts = flatten_up_to(treedef, tree)
-            break
-        except ValueError as error:
-            changed = _in_nodes_of_tree(spec, tree)
-            if changed is spec:
-                raise ValueError(f"{prefix_mismatch(name, treedef, tree, error)}{hint}") from None
-            spec = changed
-    fitted = FittedSpec(spec, treedef, list(zip(leaves, parts, strict=True)), is_leaf)
+    try:
+        fitted = fit_prefix(name, spec, tree, or_leaf(is_spec_leaf, is_none))
+    except ValueError as error:
+        raise ValueError(f"{error}{hint}") from None
     for i, (leaf, part) in enumerate(fitted.pairs):
         if leaf is None and not is_spec_leaf(None) and any(map(can_be_trained, jtu.tree_leaves(part))):
             raise ValueError(
@@ -185,18 +140,8 @@ def _fit_prefix(spec: object, tree: PyTree, argument: _Argument) -> FittedSpec:
     return fitted
 
 
-def _in_nodes_of_tree(spec: PyTree, tree: PyTree) -> Any:
-    """Return a spec in the mappings that the tree has, or without variables of Flax; itself if neither changes it."""
-    changed = mappings_as_in(like=tree, tree=spec)
-    return values_of_variables(spec) if changed is spec and has_variables(spec) else changed
-
-
 def _may_be_called(spec: Any, is_spec_leaf: Callable[[Any], bool]) -> bool:
-    """Whether a node that does not fit is called, as the table of `resolve_spec` says.
-
-    `is_truly_callable` is true of a node that wraps a function, or whose leaves are all callable: also of a callable
-    node without leaves.
-    """
+    """Whether a node that does not fit is called: rows 4 and 5."""
     is_of_spec_leaves = all(map(is_spec_leaf, jtu.tree_leaves(spec, is_leaf=is_spec_leaf)))
     return is_truly_callable(spec) or (callable(spec) and not is_of_spec_leaves)
 
@@ -209,7 +154,7 @@ def _error_of_function(error: Exception, params: PyTree, name: str) -> ValueErro
     )
 
 
-def _refuse_leaf_predicate(spec: Callable[[Any], Any], result: object, params: PyTree, argument: _Argument) -> None:
+def _refuse_leaf_predicate(spec: Callable[[Any], Any], result: object, params: PyTree, argument: Argument) -> None:
     """Raise a ValueError if a function answers for one leaf: it has one answer for the tree, and another for a leaf.
 
     Its answer for the whole tree, such as False since a model is not an array, would silently apply to every leaf.

@@ -10,8 +10,8 @@ from treekit._base.dtype import dtype_of, issubdtype, shape_of
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_array, is_real_number
 from treekit._base.types import OptState, Params, PyTree, Updates
+from treekit._compare.prefix import FittedPrefix
 from treekit._names.key_path import flatten_with_path, path_text
-from treekit._select.spec import FittedSpec
 from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.known_states import Known, declare
@@ -87,10 +87,10 @@ def scale_by_tree(rates: Rates) -> GradientTransformation[ScaleByTreeState]:
     return at_boundary(Core(init, update))
 
 
-def _resolve(rates: PyTree, params: Params) -> tuple[FittedSpec, list[str]]:
+def _resolve(rates: PyTree, params: Params) -> tuple[FittedPrefix, list[str]]:
     """Fit the rates to the params; return the key path of each rate too."""
     fitted = resolve(rates, params, _is_rate, "rates")
-    paths = [path_text(path, "rates") for path, _ in flatten_with_path(fitted.spec, _is_rate)[0]]
+    paths = [path_text(path, "rates") for path, _ in flatten_with_path(fitted.prefix, _is_rate)[0]]
     for at, (rate, part) in zip(paths, fitted.pairs, strict=True):
         if jtu.tree_leaves(part) and not (_is_rate(rate) or callable(rate)):
             raise TypeError(f"{at} must be a real number, an array of them or a schedule, found {describe_value(rate)}")

@@ -13,8 +13,9 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import is_array, is_traced
 from treekit._base.tree import is_mapping
 from treekit._base.types import Labels, Mask, Params, PyTree
+from treekit._compare.prefix import FittedPrefix
 from treekit._names.key_path import path_name, path_text
-from treekit._select.spec import FittedSpec, fit_spec
+from treekit._select.spec import Argument, fit_spec
 from treekit._select.tree_spec import TreeSpec
 from treekit._text.describe import describe_value, shortened
 from treekit.optax._kernel.holes import is_params_placeholder
@@ -24,15 +25,15 @@ from treekit.optax._kernel.passed import NOT_PASSED, as_passed
 _LONGEST = 60  # columns for a label in an error
 
 
-def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> FittedSpec:
+def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> FittedPrefix:
     """Resolve a spec, and fit it to the params inside; an error says how to make one that fits."""
     if group := group_inside(params):
         values = group.answers_of(spec, lambda whole: _answers(resolve(spec, whole, is_spec_leaf, name)))
-        return fit_spec(values, params, is_spec_leaf=is_spec_leaf, name=name)
+        return fit_spec(values, params, Argument(name, is_spec_leaf))
     asked = as_passed(params)
     refusal = NOT_PASSED if asked is None and params is not None else ""
-    hint = f"\n{_hint(spec, params, name)}"
-    fitted = fit_spec(spec, params, is_spec_leaf=is_spec_leaf, name=name, hint=hint, asked=asked, refusal=refusal)
+    argument = Argument(name, is_spec_leaf, hint=f"\n{_hint(spec, params, name)}")
+    fitted = fit_spec(spec, params, argument, asked=asked, refusal=refusal)
     is_function = callable(spec) and jtu.all_leaves([spec]) and not isinstance(spec, TreeSpec)
     if is_function and has_variables(params) and is_nnx_state(asked):
         _check_asks_no_classes(spec, fitted, params, is_spec_leaf, name)
@@ -57,7 +58,7 @@ def _hint(spec: object, params: Params, name: str) -> str:
 
 
 def _check_asks_no_classes(
-    spec: object, fitted: FittedSpec, params: Params, is_spec_leaf: Callable[[Any], bool], name: str
+    spec: object, fitted: FittedPrefix, params: Params, is_spec_leaf: Callable[[Any], bool], name: str
 ) -> None:
     """Raise a ValueError if a function of an `nnx.State` asks for the classes of its variables.
 
@@ -66,7 +67,7 @@ def _check_asks_no_classes(
     """
     answers = of_values = _answers(fitted)
     with contextlib.suppress(Exception):  # one that cannot take values raises in an update that has only those
-        of_values = _answers(fit_spec(spec, values_of_variables(params), is_spec_leaf=is_spec_leaf, name=name))
+        of_values = _answers(fit_spec(spec, values_of_variables(params), Argument(name, is_spec_leaf)))
     if any(map(_differ, answers, of_values)):
         raise ValueError(
             f"the function given as {name} selects other params in a state of Flax's variables than in one of "
@@ -75,7 +76,7 @@ def _check_asks_no_classes(
         )
 
 
-def _answers(fitted: FittedSpec) -> list[Any]:
+def _answers(fitted: FittedPrefix) -> list[Any]:
     """Return the value of a spec for each leaf of the params."""
     return [x for x, part in fitted.pairs for _ in jtu.tree_leaves(part)]
 
@@ -173,7 +174,7 @@ def parts_by_label(labels: Labels, keys: frozenset[Any], params: Params) -> dict
     return {key: fitted.treedef.unflatten(in_part(key, *pair) for pair in fitted.pairs) for key in keys}
 
 
-def _check_labels(fitted: FittedSpec, is_label: Callable[[Any], bool], keys: frozenset[Any]) -> None:
+def _check_labels(fitted: FittedPrefix, is_label: Callable[[Any], bool], keys: frozenset[Any]) -> None:
     """Raise a ValueError if something with arrays has a label that is not one of the keys."""
     labels = {i: label for i, (label, part) in enumerate(fitted.pairs) if jtu.tree_leaves(part)}
     for i, label in labels.items():
