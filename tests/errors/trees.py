@@ -153,6 +153,7 @@ MISTAKES: dict[str, Mistake] = {
     "a depth that is a word": Mistake(lambda: unchecked(tk.tree_summary)(TREE, depth="1"), TypeError, "depth must be"),
     "a negative depth": Mistake(lambda: tk.tree_summary(TREE, depth=-1), ValueError, "-1"),
     "a tree that contains itself": Mistake(lambda: tk.tree_summary(CYCLE), RecursionError, "0.0.0"),
+    "graft of a tree that contains itself": Mistake(lambda: tk.graft([1.0], CYCLE), RecursionError, "recursion depth"),
     "tree_find in a tree that contains itself": Mistake(
         lambda: tk.tree_find(CYCLE, "**.b"), RecursionError, "recursion depth"
     ),

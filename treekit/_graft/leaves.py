@@ -128,7 +128,7 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
     """
     leaves: dict[str, Leaf] = {}
     can_train = [] if are_read else which_can_be_trained(tree, jtu.tree_leaves(tree))
-    for index, place in enumerate(_places(tree, are_read)):
+    for index, place in enumerate(_places(_Place(tree), are_read)):
         name = place.start[:-1]
         value = _as_array(place.x, name) if are_read or is_ref(place.x) else place.x
         if dtype_of(value) is None:
@@ -162,32 +162,29 @@ class _Place(NamedTuple):
     """
 
     x: Any
-    start: str
-    keys: Names
-    state: StateNode
-    is_random: bool
+    start: str = ""
+    keys: Names = ()
+    state: StateNode = StateNode()
+    is_random: bool = False
 
 
-def _places(tree: PyTree, are_read: bool) -> Iterator[_Place]:
-    """Yield the leaves of a tree, in order; if they are read, also those of mappings that are not pytrees."""
-    todo = [_Place(tree, "", (), StateNode(), False)]
-    while todo:
-        place = todo.pop()
-        x, start, keys, state, is_random = place
-        if are_read and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
-            x = {key: x[key] for key in x}
-        if jtu.all_leaves([x]):
-            yield place
-            continue
-        is_optimizer_state = is_state(x) and (state.kind != "" or _is_outermost(x))
-        if is_optimizer_state:
-            above, outer = (state.above, state.outer) if state.kind else (keys, start)
-            state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
-        has_keys = not (is_optimizer_state or is_variable(x) or type(x) in (list, tuple))
-        is_random = is_random or is_rng_variable(x)
-        for text, child in reversed(keyed_children(x)):
-            below = (*keys, str(text)) if has_keys else keys
-            todo.append(_Place(child, start_below(start, text), below, state, is_random))
+def _places(place: _Place, are_read: bool) -> Iterator[_Place]:
+    """Yield the leaves at and below a place, in order; if they are read, also in mappings that are not pytrees."""
+    x, start, keys, state, is_random = place
+    if are_read and is_mapping(x) and jtu.all_leaves([x]):  # such as the files of NumPy and h5py
+        x = {key: x[key] for key in x}
+    if jtu.all_leaves([x]):
+        yield place
+        return
+    is_optimizer_state = is_state(x) and (state.kind != "" or _is_outermost(x))
+    if is_optimizer_state:
+        above, outer = (state.above, state.outer) if state.kind else (keys, start)
+        state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
+    has_keys = not (is_optimizer_state or is_variable(x) or type(x) in (list, tuple))
+    is_random = is_random or is_rng_variable(x)
+    for text, child in keyed_children(x):
+        below = (*keys, str(text)) if has_keys else keys
+        yield from _places(_Place(child, start_below(start, text), below, state, is_random), are_read)
 
 
 def _as_array(x: object, name: str) -> Any:
