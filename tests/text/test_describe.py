@@ -20,7 +20,7 @@ from tests.errors.mistake import unchecked
 from tests.trees import Point, Twig, untyped
 from treekit import optax as tko
 from treekit import training
-from treekit._text.describe import describe_value, describe_values
+from treekit._text.describe import describe_bytes, describe_value, describe_values
 
 X = jnp.ones((2, 3), jnp.float32)
 PARAMS = {"w": X, "b": X[0]}
@@ -107,3 +107,11 @@ CALLS: dict[str, Callable[[], object]] = {
 def test_no_error_copies_an_array(name: str) -> None:
     with pytest.raises((TypeError, ValueError), match=r"dict|tuple|f32|ScaleBy"):
         CALLS[name]()
+
+
+BYTES = {999: "999 bytes", 1_600: "1.6 KB", 9_960: "10 KB", 999_499: "999 KB", 999_950: "1.0 MB", 10**21: "1,000 EB"}
+
+
+@pytest.mark.parametrize("number", BYTES)
+def test_a_number_of_bytes_is_less_than_a_thousand_of_its_unit(number: int) -> None:
+    assert describe_bytes(number) == BYTES[number]

@@ -18,7 +18,8 @@ from treekit._compare.diff import tree_diff
 from treekit._compare.differences import TreeDiff
 from treekit._names.key_path import flatten_with_path, leaf_path_text, path_text
 from treekit._select.filter import partition
-from treekit._text.describe import describe, describe_value, refuse_class, type_name
+from treekit._text.arguments import refuse_class
+from treekit._text.describe import describe, describe_value, type_name
 
 T = TypeVar("T")
 

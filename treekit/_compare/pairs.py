@@ -14,7 +14,9 @@ from treekit._base.tree import children_of, is_mapping, one_level
 from treekit._base.types import KeyPath, PyTree
 from treekit._compare.differences import NodeKind
 from treekit._names.key_path import key_name
-from treekit._text.describe import KEYS, count, describe_types, describe_values
+from treekit._text.describe import count, describe_types, describe_values
+
+_KEYS = 24  # listed at most
 
 
 class Pair(NamedTuple):
@@ -113,10 +115,10 @@ def describe_keys(a: Collection[Any], b: Collection[Any]) -> tuple[str, str]:
         if not keys:
             return "no children"
         children = count(len(keys), "child", "children")
-        if len(keys) <= KEYS:
+        if len(keys) <= _KEYS:
             return f"{children}: {', '.join(map(key_name, keys))}"
         own = [key_name(key) for key in keys if key not in others]
-        rest = f" and {len(own) - KEYS} more" if len(own) > KEYS else ""
-        return children + (f", among them {', '.join(own[:KEYS])}{rest}" if own else "")
+        rest = f" and {len(own) - _KEYS} more" if len(own) > _KEYS else ""
+        return children + (f", among them {', '.join(own[:_KEYS])}{rest}" if own else "")
 
     return described(a, b), described(b, a)

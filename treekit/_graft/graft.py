@@ -20,7 +20,8 @@ from treekit._graft.strict import check_strict
 from treekit._graft.values import Refused, values_of
 from treekit._names.key_path import flatten_with_names
 from treekit._names.patterns import Pattern
-from treekit._text.describe import check_bool, describe_value
+from treekit._text.arguments import check_bool
+from treekit._text.describe import describe_value
 from treekit._text.lists import listed
 
 T = TypeVar("T")

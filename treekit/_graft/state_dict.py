@@ -9,7 +9,7 @@ from treekit._base.jax import untyped
 from treekit._base.predicates import is_numeric_array, is_traced
 from treekit._base.types import PyTree, TransformationLike
 from treekit._graft.leaves import leaves_of
-from treekit._text.describe import refuse_class
+from treekit._text.arguments import refuse_class
 from treekit._trained.leaves import numbers_as_arrays
 
 

@@ -16,7 +16,8 @@ from treekit._node.create import node_methods
 from treekit._node.creation import COPY, Creation
 from treekit._node.layout import register, rollback_on_error
 from treekit._node.replace import replace
-from treekit._text.describe import check_bool, describe_value
+from treekit._text.arguments import check_bool
+from treekit._text.describe import describe_value
 
 T = TypeVar("T")
 

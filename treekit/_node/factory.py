@@ -10,7 +10,8 @@ from treekit._base.tree import children_of
 from treekit._base.types import KeyPath, PyTree
 from treekit._names.key_path import path_text
 from treekit._node.copy_arguments import copy_arguments
-from treekit._text.describe import RUNS_ITS_CODE, describe_error
+from treekit._text.arguments import RUNS_ITS_CODE
+from treekit._text.describe import describe_error
 
 T = TypeVar("T")
 P = ParamSpec("P")

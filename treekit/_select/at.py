@@ -12,7 +12,8 @@ from treekit._base.types import LeafPredicate, PyTree
 from treekit._names.key_path import walk
 from treekit._select.find import Options, Selector, find
 from treekit._select.selection import Selection
-from treekit._text.describe import check_bool, count, describe_value, type_name
+from treekit._text.arguments import check_bool
+from treekit._text.describe import count, describe_value, type_name
 from treekit._text.lists import listed
 
 T = TypeVar("T")

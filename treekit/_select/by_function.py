@@ -14,7 +14,8 @@ from treekit._compare.prefix import flatten_up_to
 from treekit._names.key_path import flatten_with_path, path_name, walk
 from treekit._select.advice import a_static_field, field_names
 from treekit._select.selection import Selection
-from treekit._text.describe import RUNS_ITS_CODE, describe_value
+from treekit._text.arguments import RUNS_ITS_CODE
+from treekit._text.describe import describe_value
 
 _MUST = (
     "where must return nodes of the tree that it receives, unchanged: neither values computed from leaves nor, as a "

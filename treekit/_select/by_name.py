@@ -13,7 +13,7 @@ from treekit._names.patterns import Pattern
 from treekit._select.advice import a_static_field, field_names, no_instance
 from treekit._select.selection import Selection
 from treekit._select.walk import Found, Indices, walk_matched
-from treekit._text.describe import RUNS_ITS_CODE
+from treekit._text.arguments import RUNS_ITS_CODE
 from treekit._text.lists import nearest
 
 

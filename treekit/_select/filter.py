@@ -14,7 +14,8 @@ from treekit._base.types import FilterSpec, LeafPredicate, PyTree, PyTreeDef
 from treekit._compare.prefix import FittedPrefix, fit_prefix, flatten_up_to_each
 from treekit._names.key_path import leaf_path_text, path_text
 from treekit._select.tree_spec import TreeSpec
-from treekit._text.describe import check_bool, describe, describe_error, describe_value
+from treekit._text.arguments import check_bool
+from treekit._text.describe import describe, describe_error, describe_value
 
 T = TypeVar("T")
 

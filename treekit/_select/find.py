@@ -11,7 +11,8 @@ from treekit._select.by_function import ByFunction
 from treekit._select.by_name import ByName, unique_names
 from treekit._select.selection import Selection
 from treekit._select.tree_spec import TreeSpec
-from treekit._text.describe import check_bool, type_name
+from treekit._text.arguments import check_bool
+from treekit._text.describe import type_name
 
 T = TypeVar("T")
 

@@ -11,7 +11,8 @@ from treekit._select.masks import MaskSpec
 from treekit._select.path_errors import LABELS, PatternOrClass, check_found, written
 from treekit._select.tree_spec import TreeSpec
 from treekit._select.walk import Found, walk_matched
-from treekit._text.describe import check_bool, describe_value
+from treekit._text.arguments import check_bool
+from treekit._text.describe import describe_value
 from treekit._text.lists import listed
 from treekit._trained.leaves import which_can_be_trained
 

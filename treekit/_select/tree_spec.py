@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 from treekit._base.jax import jtu
 from treekit._base.types import LeafPredicate, PyTree
-from treekit._text.describe import refuse_class
+from treekit._text.arguments import refuse_class
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from treekit._base.memory import is_deleted
 from treekit._base.predicates import is_traced
 from treekit._base.types import PyTree
 from treekit._names.key_path import flatten_with_distinct_names
-from treekit._text.describe import refuse_class
+from treekit._text.arguments import refuse_class
 
 
 def tree_shared(tree: PyTree) -> dict[str, list[str]]:

@@ -32,7 +32,8 @@ def in_columns(
     names, *columns = zip(*rows, strict=True)
     room = width - len(gap) * len(columns)
     if has_notes:
-        room -= min(_longest(columns.pop()), _NOTE)
+        notes = columns.pop()  # which get what the others leave
+        room -= min(_longest(notes), _NOTE)
     room_for_names = max(room - sum(map(_longest, columns)), _NAME)
     names_width = max((_length(name) for name in names if _length(name) <= room_for_names), default=_INDENT)
     widths = [names_width, *_narrowed(columns, room - names_width)]

@@ -29,12 +29,7 @@ from treekit._base.predicates import is_array
 _ONE_LINE = 10**9  # columns
 _WIDTH = 60  # columns for a value
 _ERROR_WIDTH = 300
-# What is wrong with a class that JAX cannot rebuild around other leaves, and what to do.
-RUNS_ITS_CODE = (
-    "Its own code, such as __init__ or __post_init__, runs when JAX rebuilds it. Register it with treekit.register_node"
-)
-KEYS = 24  # listed at most
-_UNITS = ("", "KB", "MB", "GB", "TB", "PB", "EB")
+_UNITS = ("KB", "MB", "GB", "TB", "PB", "EB")
 _BITS = 128  # of an int that is written digit by digit
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{4,}")
 _SHOW_ADDRESSES: frozenset[Any] = frozenset({object.__repr__})
@@ -178,11 +173,12 @@ def describe_error(error: BaseException) -> str:
 
 def describe_bytes(number: int) -> str:
     """Write a number of bytes as a person reads it: `72 bytes`, `1.6 KB` (of 1,600), `33 KB`, `120 GB`."""
-    power = min((len(str(number)) - 1) // 3, 6)
-    if power == 0:
+    if number < 1000:
         return count(number, "byte")
+    # 999,500 bytes would be 1,000 KB, so they are 1.0 MB.
+    power = next((i for i in range(1, len(_UNITS)) if number < 999.5 * 1000**i), len(_UNITS))
     size = number / 1000**power
-    return f"{size:.1f} {_UNITS[power]}" if size < 9.95 else f"{size:,.0f} {_UNITS[power]}"
+    return f"{size:.1f} {_UNITS[power - 1]}" if size < 9.95 else f"{size:,.0f} {_UNITS[power - 1]}"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
@@ -193,18 +189,3 @@ def count(number: int, noun: str, plural: str = "") -> str:
 def shortened(text: str, width: int = _ERROR_WIDTH) -> str:
     """Cut text that is wider than `width`, and end it with "…"."""
     return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def refuse_class(x: object, function: str) -> None:
-    """Raise a TypeError if a function that takes a tree is given a class: an instance is meant."""
-    if isinstance(x, type):
-        raise TypeError(
-            f"{function} takes an instance, found the class {x.__qualname__}: write {function}({x.__name__}(...))"
-        )
-
-
-def check_bool(name: str, x: object) -> bool:
-    """Return an option; raise a TypeError if it is not a bool, since "no" would be true."""
-    if not isinstance(x, bool):
-        raise TypeError(f"{name} must be True or False, found {describe_value(x)}")
-    return x

@@ -11,8 +11,9 @@ from jaxtyping import AnnotationError, Bool, Integer, Num, Real
 
 from treekit._base.jax import jtu
 from treekit._names.key_path import path_name, walk
+from treekit._text.arguments import refuse_class
 from treekit._text.columns import in_columns
-from treekit._text.describe import describe, describe_error, refuse_class
+from treekit._text.describe import describe, describe_error
 from treekit._text.table import ROWS, left_out
 from treekit._types.hints import Field, describe_hint, fields_of, has_fields
 from treekit._types.quoted import UnresolvedAnnotationError

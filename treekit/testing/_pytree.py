@@ -8,7 +8,8 @@ from treekit._base.jax import jtu
 from treekit._base.predicates import is_array
 from treekit._base.types import KeyPath, PyTree
 from treekit._names.key_path import path_text
-from treekit._text.describe import describe, describe_error, refuse_class
+from treekit._text.arguments import refuse_class
+from treekit._text.describe import describe, describe_error
 from treekit.testing._node_laws import NODE_LAWS, same_treedef
 from treekit.testing._violations import REGISTER, Violation, raise_violations
 
