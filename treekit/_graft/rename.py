@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from treekit._graft.leaves import Leaf, Slot
-from treekit._names.patterns import wildcard_spans
+from treekit._names.wildcards import wildcard_spans
 from treekit._text.describe import describe_value
 
 Targets = str | Sequence[str] | None

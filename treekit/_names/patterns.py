@@ -1,7 +1,11 @@
 """Which names does a pattern match? Globs over the parts of a name, and regular expressions.
 
-Wildcards take as little as they can, from the first on, since that is fast. To rename, the first takes as much as it
-can: glob and name are then read backwards, so that the last wildcard takes the least.
+A glob may match a name in several ways, as `x*y*` matches "x1y2y3":
+
+| what is asked | what the wildcards take | why |
+|---|---|---|
+| does it match? (here) | from the first on, the least that they can: "1", and then "2y3" | it is fast: see `compiled` |
+| what do they take? (`wildcards`) | from the first on, the most that they can: "1y2", and then "3" | to rename |
 """
 
 import functools
@@ -20,9 +24,9 @@ def is_match(pattern: Pattern, name: str, regex_of: Callable[[str], re.Pattern[s
     """Whether a pattern matches the whole name of a path; globs are compiled by `regex_of`, or else kept compiled."""
     if isinstance(pattern, re.Pattern):
         return pattern.fullmatch(name) is not None
-    if start := _start_of(pattern):
-        return _with_dot(name).startswith(start)
-    return (regex_of or _regex_of)(pattern).fullmatch(_with_dot(name)) is not None
+    if start := fixed_start(pattern):
+        return with_dot(name).startswith(start)
+    return (regex_of or kept_regex)(pattern).fullmatch(with_dot(name)) is not None
 
 
 def may_match_below(pattern: Pattern, name: str) -> bool:
@@ -40,13 +44,13 @@ def has_wildcards(text: str) -> bool:
     return "*" in text or "?" in text
 
 
-def _start_of(glob: str) -> str:
+def fixed_start(glob: str) -> str:
     """Return `a.b.` for `a.b.**`, for which no regular expression is compiled, since that is slow; else ""."""
     start = glob[:-2]
     return start if glob.endswith(".**") and not has_wildcards(start) else ""
 
 
-def _with_dot(name: str) -> str:
+def with_dot(name: str) -> str:
     return f"{name}." if name else ""
 
 
@@ -68,7 +72,7 @@ def compiled(glob: str) -> re.Pattern[str]:
     return re.compile(f"{start}{''.join(f'(?>({_FEWEST_PARTS}){x})' for x in middle)}({_MOST_PARTS}){end}")
 
 
-_regex_of = functools.lru_cache(1_000)(compiled)  # for few patterns; a PatternSet has its own
+kept_regex = functools.lru_cache(1_000)(compiled)  # for few patterns; a PatternSet has its own
 
 
 def _split_at_deep_wildcards(glob: str) -> list[list[str]]:
@@ -90,29 +94,3 @@ def _regex_of_part(part: str) -> str:
 
 
 _STARS = re.compile(r"\*+")
-# In a glob. The group is a `**` that is a whole part, as in `a.**.b`, and not the two stars of `a**`.
-_WILDCARD = re.compile(r"(?<![^.])(\*\*)(?![^.])|\*+")
-
-
-def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
-    """Return where each `*` and `**` of a glob begins and ends in a name that it matches.
-
-    If it matches in several ways, the first of them takes as much as it can, then the second, and so on. A `**` also
-    takes the dot at its end; the name gets one. In "a.x.y.bc", the wildcards of `a.**.b*` take "x.y." and "c", and the
-    spans are (2, 6) and (7, 8).
-    """
-    if prefix := _start_of(glob):
-        return [(len(prefix), len(name) + 1)]
-    # In the example, `*b.**.a` in "cb.y.x.a.", whose groups are "c" at (0, 1), and "y.x." at (3, 7).
-    backwards = _with_dot(name[::-1])
-    match = _regex_of(glob[::-1]).fullmatch(backwards)
-    assert match is not None, "the glob matches the name"
-    wildcards = list(_WILDCARD.finditer(glob))
-    length = len(backwards) - 1
-    spans: list[tuple[int, int]] = []
-    for wildcard, group in zip(wildcards, range(len(wildcards), 0, -1), strict=True):
-        start, end = match.span(group)
-        # Read forwards, "y.x." is ".x.y" at (1, 5). A `**` has the dot at its other end: "x.y." at (2, 6).
-        moved = 1 if wildcard[1] else 0
-        spans.append((length - end + moved, length - start + moved))
-    return spans
