@@ -51,9 +51,9 @@ def flatten_with_names(tree: PyTree, is_leaf: IsLeaf = None) -> list[tuple[str, 
 
 def flatten_with_distinct_names(tree: PyTree) -> list[tuple[str, Any]]:
     """Flatten a tree, with the name of each leaf; or with its path as JAX writes it, if another leaf has that name."""
-    flat = flatten_with_path(tree)[0]
-    counts = Counter(path_name(path) for path, _ in flat)
-    return [(name if counts[name := path_name(path)] == 1 else jtu.keystr(path), x) for path, x in flat]
+    flat = [(path_name(path), path, x) for path, x in flatten_with_path(tree)[0]]
+    counts = Counter(name for name, _, _ in flat)
+    return [(name if counts[name] == 1 else jtu.keystr(path), x) for name, path, x in flat]
 
 
 def flatten_with_path(tree: PyTree, is_leaf: IsLeaf = None) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
