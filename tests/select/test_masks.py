@@ -135,15 +135,13 @@ def test_equal_ones_are_equal_and_survive_a_copy() -> None:
     for mask in made:
         for other in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask), copy.copy(mask)):
             assert other == mask and hash(other) == hash(mask)
-    # JAX compares the static part of a node by !=, which is not whether they select something else.
-    nodes = [[jax.tree_util.Partial(x) for x in (mask, copy.deepcopy(mask))] for mask in made]
-    structures = [[jax.tree.structure(x) for x in pair] for pair in nodes]
-    assert all(a == b for a, b in structures) and len({a for a, _ in structures}) == len(made)
+    # As the static part of a node, which JAX compares by `!=`.
+    nodes: list[Any] = [untyped.tree_util.Partial(x) for mask in made for x in (mask, copy.deepcopy(mask))]
     traced: list[Any] = []
     f = jax.jit(traced.append)
-    for node in [node for pair in nodes for node in pair]:
-        f(node)
-    assert len(traced) == len(made)
+    for x in nodes:
+        f(x)
+    assert len(traced) == len({*map(jax.tree.structure, nodes)}) == len(made)
     assert len({*made}) == len(made) and tk.leaf_mask(is_matrix) in made
     assert not tk.leaf_mask(is_matrix) == tk.leaf_mask(lambda x: x.ndim > 1)
     assert "is_matrix" in repr(made[0]) and "path_mask('w')" in repr(made[1])

@@ -60,7 +60,7 @@ def walk_matched(
     is_end = or_leaf(is_leaf, lambda x: jtu.all_leaves([x]))
 
     def visit(x: Any, start: str, place: Indices, above: tuple[int, ...]) -> Iterator[Found]:
-        """Do so for a node: `start` is as in `start_below`, and `above` has the classes that the nodes above it are."""
+        """Yield those at and below a node, given its `start_below` and the classes of the nodes above it."""
         name = start[:-1]
         # A variable and its value have one name. A pattern selects the value, so the walk goes on to it.
         may_be_below = len(above) < len(classes) or patterns.may_match_below(name) or is_variable(x)

@@ -133,7 +133,7 @@ def _convert(x: Any, role: Role, key: str, where: str) -> Any:
 
 def _resolve(spec: object, name: str, params: Params) -> Any:
     """Resolve an argument that Optax calls with the params, such as dimension numbers."""
-    return resolve(spec, params, _is_dimension_numbers, name).spec
+    return resolve(spec, params, _is_dimension_numbers, name).prefix
 
 
 def _is_dimension_numbers(x: object) -> bool:
