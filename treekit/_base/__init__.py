@@ -1,6 +1,7 @@
 """What is a leaf, and what is a node?
 
-- `types`: which names do types have? `jax`: how do type checkers see JAX, and what has not every release?
+- `types`: which names do types have?
+- `jax`: how do type checkers see JAX, and which of its names do only some releases have?
 - `dtype`: which dtype does a leaf have, and may it be cast to another?
 - `memory`: who owns the memory of an array?
 - `predicates`: is it an array, a parameter, a function, or a tree that can be called?

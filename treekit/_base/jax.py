@@ -54,12 +54,12 @@ reshard: Any = _moved("reshard", "jax.experimental.shard", jax.sharding)
 def is_ref(x: object) -> TypeGuard[Any]:  # the items of a `jax.Ref` have no types
     """Whether `x` is a reference to an array: a `jax.Ref`, or a variable of Flax that is a leaf."""
     cls: Any = type(x)
-    return _may_be_ref(cls) and (isinstance(x, _Ref) or is_hijax_variable(x))
+    return _may_be_class_of_refs(cls) and (isinstance(x, _Ref) or is_hijax_variable(x))
 
 
 def has_ref(leaves: list[Any]) -> bool:
     """Whether a reference is among some leaves. Most have a few classes, which are asked first."""
-    return any(map(_may_be_ref, {*map(type, leaves)})) and any(map(is_ref, leaves))
+    return any(map(_may_be_class_of_refs, {*map(type, leaves)})) and any(map(is_ref, leaves))
 
 
 def ref_like(x: Any, value: Any = None) -> Any:
@@ -72,18 +72,18 @@ def ref_like(x: Any, value: Any = None) -> Any:
 def is_hijax_variable(x: object) -> bool:
     """Whether `x` is a variable of Flax that is a leaf."""
     cls: Any = type(x)
-    return _is_hijax_variable(cls)
+    return _is_hijax_class(cls)
 
 
 # These are asked of each leaf, so answers are kept; classes that are not used any more are forgotten.
 @functools.lru_cache(1_000)
-def _may_be_ref(cls: Any) -> bool:
+def _may_be_class_of_refs(cls: Any) -> bool:
     """Whether an instance of a class may be a reference. To ask JAX of each instance takes ten times as long."""
-    return issubclass(cls, _Ref) or issubclass(cls, Tracer) or _is_hijax_variable(cls)
+    return issubclass(cls, _Ref) or issubclass(cls, Tracer) or _is_hijax_class(cls)
 
 
 @functools.lru_cache(1_000)
-def _is_hijax_variable(cls: Any) -> bool:  # treekit does not import Flax
+def _is_hijax_class(cls: Any) -> bool:  # treekit does not import Flax
     return bool(cls.__name__ == "HijaxVariable" and cls.__module__.startswith("flax."))
 
 
