@@ -135,16 +135,20 @@ def stands_for_array(x: object) -> bool:
 def promoted_dtype(*leaves: object) -> Any:
     """Return the dtype to which JAX promotes these leaves: numbers, arrays, and objects for arrays.
 
-    JAX refuses some small dtypes, so integers of less than 8 bits count as int8, and two floats of 8 bits become bf16;
-    one whose range is wider than that of f16, next to it, f32.
+    JAX does not promote the smallest dtypes, so these do instead:
+
+    | among several dtypes | what counts |
+    |---|---|
+    | integers of less than 8 bits | int8 |
+    | one float of 8 bits or less, and integers | it itself |
+    | several floats of 8 bits or less | bf16 |
+    | such floats and wider ones | the wider ones; or f32, if the only wider one is f16, and another has a larger range |
     """
     dtypes: set[Any] = set(map(dtype_of, leaves))
     if None in dtypes:
         dtypes = {dtype_of(as_array(x)) for x in leaves}
     if len(dtypes) == 1:
         return dtypes.pop()
-    # JAX promotes neither integers of less than 8 bits nor floats of 8 bits or less. Next to other floats, these do not
-    # count.
     ints = {dtype for dtype in dtypes if issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8}
     if ints:
         dtypes = dtypes - ints | {jnp.dtype(jnp.int8)}
