@@ -142,7 +142,7 @@ def promoted_dtype(*leaves: object) -> Any:
     | integers of less than 8 bits | int8 |
     | one float of 8 bits or less, and integers | it itself |
     | several floats of 8 bits or less | bf16 |
-    | such floats and wider ones | the wider ones; or f32, if the only wider one is f16, and another has a larger range |
+    | such floats and wider ones | the wider ones; f32, if the only wider one is f16, and another has a larger range |
     """
     dtypes: set[Any] = set(map(dtype_of, leaves))
     if None in dtypes:
