@@ -7,9 +7,9 @@
 | a module of Flax NNX | only its `Param`s are trained, and variables of classes with `__treekit_trainable__ = True` |
 | a variable of Flax for statistics, a cache, sown values or a random stream | it is not trained |
 
-So the answer for a class depends on where its instance is: in a module of NNX, outside of its variables, what is not in
-a variable is not trained, and neither are variables of a user's own class. This is the argument `in_module` below. In
-the value of a variable that is trained, the first two rows hold again.
+So the answer depends on where a leaf is. In a module of NNX, and in none of its variables, which is the argument
+`in_module` below: arrays are not trained, and neither are variables of a user's own class. In the value of a variable
+that is trained, the other rows decide again.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _WHOLE_CLASS = "__treekit_trainable__"
 
 
 def declares(cls: Any, in_module: bool = False) -> bool:
-    """Whether a class declares that leaves in its instances are not trained, or, for a variable in a module, are."""
+    """Whether a class decides which leaves in its instances are trained; in a module, its variables do."""
     decides = is_variable_class(cls) if in_module else is_nnx_module(cls)
     return decides or bool(_excluded_fields(cls)) or _is_frozen(cls, in_module)
 
@@ -70,7 +70,7 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
             if _is_frozen(cls, in_module):
                 yield from all_frozen(x)
             elif is_whole(x):
-                yield in_module and not is_variable_class(cls)
+                yield in_module and not is_variable_class(cls)  # what is in a module, and in none of its variables
             else:
                 is_inside = not is_variable_class(cls) and (in_module or is_nnx_module(cls))
                 for child, is_excluded in _children(x, _excluded_fields(cls)):
