@@ -1,4 +1,14 @@
-"""Dtype queries, promotion and casts of leaves."""
+"""Dtypes of leaves: queries, leaves as arrays, promotion and casts. From a leaf to an array:
+
+| function | a Python number | a weakly typed array | an array of NumPy | a `jax.Ref`, or what has `__jax_array__` |
+|---|---|---|---|---|
+| `resolve_array` | unchanged | unchanged | unchanged | its array |
+| `as_array` | strongly typed, in the dtype that JAX gives it | unchanged | unchanged | its array |
+| `strengthen` | the same | strongly typed | in the dtype that JAX gives it, such as f32 for f64 | its array |
+| `cast_like` | in the dtype of another leaf, or an error | the same | the same | an error |
+
+The first three return everything else unchanged; for `cast_like`, it is an error.
+"""
 
 import functools
 from collections.abc import Iterable
@@ -25,6 +35,47 @@ _KINDS: tuple[Any, ...] = (
 )
 
 
+@functools.cache  # called several times for each leaf
+def issubdtype(dtype: object, kind: object) -> bool:
+    """Return the result of `jax.numpy.issubdtype`, cached, since that takes a microsecond."""
+    return dtype is not None and bool(jnp.issubdtype(dtype, kind))  # NumPy takes None for float64
+
+
+@functools.cache
+def is_number(dtype: object) -> bool:  # the dtype of a key is not a DTypeLike
+    """Whether a dtype is one of numbers or bools; those of keys, objects and strings are not, nor is float0."""
+    return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
+
+
+@functools.cache
+def _is_the_same_in_jax(dtype: object) -> bool:
+    """Whether JAX has arrays of a dtype in every setting: it has those of 64 bits only if jax_enable_x64 is set."""
+    return (
+        is_number(dtype)
+        and _native(dtype) is dtype
+        and not any(dtype == each for each in (np.int64, np.uint64, np.float64, np.complex128))
+    )
+
+
+def _native(dtype: Any) -> Any:
+    """Return a dtype in the byte order of this machine, the only one that JAX knows; arrays from files have others."""
+    return dtype if getattr(dtype, "isnative", True) else dtype.newbyteorder("=")
+
+
+@functools.cache
+def _is_known(dtype: object) -> bool:
+    return is_number(dtype) or dtype == jax.dtypes.float0 or bool(jnp.issubdtype(dtype, jax.dtypes.extended))
+
+
+def _kind(dtype: object) -> int:
+    return next(i for i, kind in enumerate(_KINDS) if issubdtype(dtype, kind))
+
+
+def has_dtype(x: object) -> TypeGuard[HasDtype]:
+    """Whether a leaf has a dtype: an array, a NumPy number, or a `jax.ShapeDtypeStruct`."""
+    return isinstance(x, _WITH_DTYPE)
+
+
 def dtype_of(x: object) -> Any:
     """Return the dtype that JAX gives a leaf, or None if it has none (functions, strings, None, object arrays)."""
     if has_dtype(x):
@@ -39,16 +90,14 @@ def dtype_of(x: object) -> Any:
     return None
 
 
-def has_no_update(update: object) -> bool:
-    """Whether `update` means no update: None, as in Equinox, or float0, JAX's gradient of an integer."""
-    return update is None or bool(getattr(update, "dtype", None) == jax.dtypes.float0)
+def _raw_dtype(x: object) -> Any:
+    """Return the dtype of `x` itself, before JAX canonicalizes it."""
+    return x.dtype if has_dtype(x) else dtype_of(x)
 
 
-def is_prng_key(x: object) -> bool:
-    """Whether `x` is a PRNG key of the new style or the old, a plain array of uint32; a part of one is not."""
-    dtype = dtype_of(x)
-    is_old = dtype == jnp.uint32 and shape_of(x) in ((2,), (4,))
-    return is_old or issubdtype(dtype, jax.dtypes.prng_key)
+def shape_of(x: object) -> tuple[int, ...]:
+    """Return the shape of a leaf, also of one that stands for an array; else ()."""
+    return np.shape(x) if has_dtype(x) else np.shape(as_array(x))
 
 
 def is_weak(x: object) -> bool:
@@ -58,21 +107,26 @@ def is_weak(x: object) -> bool:
     return isinstance(x, (int, float, complex)) and not isinstance(x, bool)  # a Python bool is strongly typed
 
 
-def strengthen(x: object) -> Any:
-    """Return a number or an array as a strongly typed array of the dtype that JAX gives it; anything else unchanged."""
-    if isinstance(x, jax.Array) and not is_weak(x):
-        return x  # the code below returns the same, but takes longer
-    if is_weak(x) and has_dtype(x):
-        return lax.convert_element_type(x, dtype_of(x))
-    return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))
+def is_concrete(x: object) -> TypeGuard[jax.Array]:
+    """Whether `x` is an array of JAX with a value, not a tracer."""
+    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
 
 
-def weakened(x: Any, like: Any = 1.0) -> Any:
-    """Return an array in the dtype of a weakly typed one, by default of a Python float, and weakly typed too."""
-    return _full_like(like, x)
+def stands_for_array(x: object) -> bool:
+    """Whether a leaf is a reference to an array, or has `__jax_array__`, which a node may have too."""
+    return is_ref(x) or (hasattr(type(x), "__jax_array__") and jtu.all_leaves([x]))
 
 
-_full_like: Any = jnp.vectorize(lax.full_like)  # all that JAX has for a weak type, and it takes a number
+def is_prng_key(x: object) -> bool:
+    """Whether `x` is a PRNG key of the new style or the old, a plain array of uint32; a part of one is not."""
+    dtype = dtype_of(x)
+    is_old = dtype == jnp.uint32 and shape_of(x) in ((2,), (4,))
+    return is_old or issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def has_no_update(update: object) -> bool:
+    """Whether `update` means no update: None, as in Equinox, or float0, JAX's gradient of an integer."""
+    return update is None or bool(getattr(update, "dtype", None) == jax.dtypes.float0)
 
 
 def have_same_dtypes(xs: Iterable[object], ys: Iterable[object]) -> bool:
@@ -89,15 +143,11 @@ def have_same_dtypes(xs: Iterable[object], ys: Iterable[object]) -> bool:
     )
 
 
-def strengthen_all(tree: PyTree) -> Any:
-    """Return a tree whose leaves are strengthened, which most are already."""
-    leaves = jtu.tree_leaves(tree)
-    return tree if have_same_dtypes(leaves, leaves) else jtu.tree_map(strengthen, tree)
-
-
-def is_concrete(x: object) -> TypeGuard[jax.Array]:
-    """Whether `x` is an array of JAX with a value, not a tracer."""
-    return isinstance(x, jax.Array) and not isinstance(x, Tracer)
+def resolve_array(x: object) -> Any:
+    """Return the array that a leaf stands for; anything else unchanged."""
+    if is_ref(x):
+        return x[...]
+    return jnp.asarray(x) if stands_for_array(x) else x
 
 
 def as_array(x: object) -> Any:
@@ -109,27 +159,33 @@ def as_array(x: object) -> Any:
     return resolve_array(x)
 
 
-def resolve_array(x: object) -> Any:
-    """Return the array that a leaf stands for; anything else unchanged."""
-    if is_ref(x):
-        return x[...]
-    return jnp.asarray(x) if stands_for_array(x) else x
+def strengthen(x: object) -> Any:
+    """Return a number or an array as a strongly typed array of the dtype that JAX gives it; anything else unchanged."""
+    if isinstance(x, jax.Array) and not is_weak(x):
+        return x  # the code below returns the same, but takes longer
+    if is_weak(x) and has_dtype(x):
+        return lax.convert_element_type(x, dtype_of(x))
+    return as_array(x) if dtype_of(x) is None or dtype_of(x) == _raw_dtype(x) else jnp.asarray(x, dtype_of(x))
+
+
+def strengthen_all(tree: PyTree) -> Any:
+    """Return a tree whose leaves are strengthened, which most are already."""
+    leaves = jtu.tree_leaves(tree)
+    return tree if have_same_dtypes(leaves, leaves) else jtu.tree_map(strengthen, tree)
+
+
+def weakened(x: Any, like: Any = 1.0) -> Any:
+    """Return an array in the dtype of a weakly typed one, by default of a Python float, and weakly typed too."""
+    return _full_like(like, x)
+
+
+_full_like: Any = jnp.vectorize(lax.full_like)  # all that JAX has for a weak type, and it takes a number
 
 
 def in_native_order(x: Any) -> Any:
     """Return a NumPy array in the byte order of this machine; anything else unchanged."""
     is_foreign = isinstance(x, OF_NUMPY) and not x.dtype.isnative
     return x.astype(_native(x.dtype)) if is_foreign else x
-
-
-def shape_of(x: object) -> tuple[int, ...]:
-    """Return the shape of a leaf, also of one that stands for an array; else ()."""
-    return np.shape(x) if has_dtype(x) else np.shape(as_array(x))
-
-
-def stands_for_array(x: object) -> bool:
-    """Whether a leaf is a reference to an array, or has `__jax_array__`, which a node may have too."""
-    return is_ref(x) or (hasattr(type(x), "__jax_array__") and jtu.all_leaves([x]))
 
 
 def promoted_dtype(*leaves: object) -> Any:
@@ -192,6 +248,16 @@ def cast_like(result: object, leaf: object, casting: str = "same_kind") -> Any:
     return lax.convert_element_type(in_native_order(result), want) if has_dtype(result) else jnp.asarray(result, want)
 
 
+def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
+    if not (is_number(have) and is_number(want)):
+        return False  # keys, float0
+    if issubdtype(have, np.complexfloating) and not issubdtype(want, np.complexfloating):
+        return False
+    if casting == "unsafe" or want == np.bool_:
+        return True
+    return _kind(have) - (weak and _kind(have) == 2) <= _kind(want)  # a Python int may be cast to an unsigned one
+
+
 def holds(x: object, dtype: Any) -> bool:
     """Whether an array of a dtype can hold a value.
 
@@ -234,59 +300,3 @@ def _numbers(x: Any) -> Any:
         return np.asarray(x).ravel()
     is_float = issubdtype(dtype_of(x), jnp.floating) and np.shape(x) == ()
     return np.array([float(x)] if is_float else [])
-
-
-def has_dtype(x: object) -> TypeGuard[HasDtype]:
-    """Whether a leaf has a dtype: an array, a NumPy number, or a `jax.ShapeDtypeStruct`."""
-    return isinstance(x, _WITH_DTYPE)
-
-
-def _raw_dtype(x: object) -> Any:
-    """Return the dtype of `x` itself, before JAX canonicalizes it."""
-    return x.dtype if has_dtype(x) else dtype_of(x)
-
-
-def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
-    if not (is_number(have) and is_number(want)):
-        return False  # keys, float0
-    if issubdtype(have, np.complexfloating) and not issubdtype(want, np.complexfloating):
-        return False
-    if casting == "unsafe" or want == np.bool_:
-        return True
-    return _kind(have) - (weak and _kind(have) == 2) <= _kind(want)  # a Python int may be cast to an unsigned one
-
-
-@functools.cache  # called several times for each leaf
-def issubdtype(dtype: object, kind: object) -> bool:
-    """Return the result of `jax.numpy.issubdtype`, cached, since that takes a microsecond."""
-    return dtype is not None and bool(jnp.issubdtype(dtype, kind))  # NumPy takes None for float64
-
-
-@functools.cache
-def is_number(dtype: object) -> bool:  # the dtype of a key is not a DTypeLike
-    """Whether a dtype is one of numbers or bools; those of keys, objects and strings are not, nor is float0."""
-    return any(jnp.issubdtype(dtype, kind) for kind in _KINDS)
-
-
-@functools.cache
-def _is_the_same_in_jax(dtype: object) -> bool:
-    """Whether JAX has arrays of a dtype in every setting: it has those of 64 bits only if jax_enable_x64 is set."""
-    return (
-        is_number(dtype)
-        and _native(dtype) is dtype
-        and not any(dtype == each for each in (np.int64, np.uint64, np.float64, np.complex128))
-    )
-
-
-def _native(dtype: Any) -> Any:
-    """Return a dtype in the byte order of this machine, the only one that JAX knows; arrays from files have others."""
-    return dtype if getattr(dtype, "isnative", True) else dtype.newbyteorder("=")
-
-
-@functools.cache
-def _is_known(dtype: object) -> bool:
-    return is_number(dtype) or dtype == jax.dtypes.float0 or bool(jnp.issubdtype(dtype, jax.dtypes.extended))
-
-
-def _kind(dtype: object) -> int:
-    return next(i for i, kind in enumerate(_KINDS) if issubdtype(dtype, kind))
