@@ -1,7 +1,7 @@
 """What is computed with the arrays of a whole model?
 
 - `map`: a map that preserves dtypes
-- `cast`: casts of a list of results, with errors that name leaves
+- `cast`: casts to the dtypes of the leaves of a tree, with errors that name leaves
 - `shapes`: a check that shapes are the same, or can be broadcast
 - `round`: casts to fewer bits, at random
 - `stack`: one model from several, several from one, one vector from all

@@ -1,14 +1,17 @@
 """Cast values to the dtypes of leaves, with errors that name key paths."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from treekit._base.dtype import cast_like, is_concrete, is_weak, weakened
-from treekit._base.jax import jnp, untyped
+from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.memory import copied
 from treekit._base.types import IsLeaf, PyTree
+from treekit._compare.prefix import flatten_up_to
 from treekit._names.key_path import leaf_path_text
+
+T = TypeVar("T")
 
 
 def cast_each(
@@ -25,6 +28,13 @@ def cast_each(
         out.extend(cast_like(result, like, casting) for result, like in pairs)
     except (TypeError, OverflowError) as error:
         raise type(error)(f"at {leaf_path_text(tree, len(out), is_leaf)}: {error}") from None
+    return out
+
+
+def cast_tree_like(like: T, tree: PyTree, is_leaf: IsLeaf = None) -> T:
+    """Cast the leaves of `tree` to the dtypes of `like`."""
+    leaves, treedef = jtu.tree_flatten(like, is_leaf=is_leaf)
+    out: T = treedef.unflatten(cast_each(flatten_up_to(treedef, tree), leaves, like, is_leaf))
     return out
 
 

@@ -94,13 +94,3 @@ def dtype_preserving_tree_map(
     results = [f(*xs) for xs in zip(leaves, *flatten_up_to_each(treedef, rest), strict=True)]
     out: T = treedef.unflatten(cast_each(results, leaves, tree, is_leaf, casting))
     return out
-
-
-def cast_tree_like(
-    like: T,
-    tree: PyTree,
-    is_leaf: LeafPredicate | None = None,
-    casting: Casting = "same_kind",
-) -> T:
-    """Cast the leaves of `tree` to the dtypes of `like`."""
-    return dtype_preserving_tree_map(lambda _, x: x, like, tree, is_leaf=is_leaf, casting=casting)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import optax
 
-from treekit._arrays.map import cast_tree_like
+from treekit._arrays.cast import cast_tree_like
 from treekit._arrays.shapes import check_shapes
 from treekit._base.dtype import cast_like
 from treekit._base.jax import jnp, jtu, lax, untyped

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from treekit._arrays.map import cast_tree_like
+from treekit._arrays.cast import cast_tree_like
 from treekit._base.dtype import shape_of
 from treekit._base.flax import has_variables
 from treekit._base.jax import jtu

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import jax
 from jax.typing import ArrayLike
 
-from treekit._arrays.map import cast_tree_like
+from treekit._arrays.cast import cast_tree_like
 from treekit._arrays.shapes import check_shapes
 from treekit._base.dtype import cast_like, dtype_of, is_weak, promoted_dtype, resolve_array
 from treekit._base.jax import jnp, jtu
