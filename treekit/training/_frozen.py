@@ -52,49 +52,49 @@ def find_frozen(
     treedef, (state_leaves, state_treedef) = jtu.tree_structure(params), jtu.tree_flatten(state)
     are_counts = [_is_count(x, entry) for x, entry in zip(state_leaves, map_state(state, params), strict=True)]
 
-    def updates_of_round(count_factor: Any, factor: Any) -> list[list[Any]]:
+    def updates_of_steps(count_factor: Any, factor: Any) -> list[list[Any]]:
         grads = _scaled(treedef, filled(params, 1.0, keep_others=False), unmoved, factor)
         scaled_params = _scaled(treedef, params, unmoved, factor)
         now = _scaled(state_treedef, state, are_counts, count_factor)
-        rounds: list[list[Any]] = []
+        of_steps: list[list[Any]] = []
         for _ in range(steps):
             updates, now = take_step(tx, scaled_params, grads, now, curvature)
-            rounds.append(updates)
-        return rounds
+            of_steps.append(updates)
+        return of_steps
 
     try:
-        depend = _which_depend_on_last(updates_of_round)
+        depend = _which_depend_on_factor(updates_of_steps)
     except Exception:  # the optimizer's own code may raise anything
         return [False] * len(unmoved)
     return [is_unmoved and not depends for is_unmoved, depends in zip(unmoved, depend, strict=True)]
 
 
-def _which_depend_on_last(f: Callable[[Any, Any], list[list[Any]]]) -> list[bool]:
-    """Return, for each place in the lists that `f` returns, whether an array there depends on its last argument.
+def _which_depend_on_factor(updates_of_steps: Callable[[Any, Any], list[list[Any]]]) -> list[bool]:
+    """Return for each leaf whether one of its updates depends on the factor, the second argument.
 
-    `f` gets two arrays of one number, 1, whose values JAX does not know while it traces. An inner `vmap` maps over the
-    last one, so what depends on it is batched, and an outer one over the first. (Outside of `jit`, JAX computes what is
-    not batched as if there were no `vmap`.)
+    An inner `vmap` maps over the factor, so what depends on it is batched. (Outside of `jit`, JAX computes what is not
+    batched as if there were no `vmap`.) An outer one maps over the factor of the counts: a `cond` whose predicate is
+    batched computes both branches, and depends on what either does.
     """
     depend: list[bool] = []
 
-    # It returns x. What matters is its rule, to which the inner `vmap` says what is batched.
+    # It returns the factor. What matters is its rule, to which the inner `vmap` says what is batched.
     @custom_vmap
-    def note_batched(x: Any, lists: list[list[Any]]) -> Any:
-        return x
+    def note_batched(factor: Any, of_steps: list[list[Any]]) -> Any:
+        return factor
 
     @note_batched.def_vmap
-    def rule(_: int, batched: Any, x: Any, lists: list[list[Any]]) -> tuple[Any, bool]:
+    def rule(_: int, batched: Any, factor: Any, of_steps: list[list[Any]]) -> tuple[Any, bool]:
         depend[:] = map(any, zip(*batched[1], strict=True))  # None for a leaf without an update
-        return x, True
+        return factor, True
 
-    def run(first: Any, last: Any) -> Any:
-        return note_batched(last, f(first, last))
+    def run(count_factor: Any, factor: Any) -> Any:
+        return note_batched(factor, updates_of_steps(count_factor, factor))
 
-    def over_last(first: Any) -> Any:
-        return untyped.vmap(functools.partial(run, first))(_ONE)
+    def over_factor(count_factor: Any) -> Any:
+        return untyped.vmap(functools.partial(run, count_factor))(_ONE)
 
-    untyped.vmap(over_last)(_ONE)
+    untyped.vmap(over_factor)(_ONE)
     return depend
 
 

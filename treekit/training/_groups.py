@@ -107,6 +107,7 @@ def param_groups(
         grouped = TableOptimizer(call, rows, values)
         return Core(grouped.init, grouped.update)
 
+    # inject_hyperparams reads which hyperparameters there are, and what each may be, from the signature.
     made: Any = make
     made.__name__ = call.name
     made.__signature__ = inspect.Signature([_parameter(call, option, name) for name, option in option_of.items()])
@@ -121,7 +122,7 @@ def _hyperparams_of(call: Call, rows: Sequence[Row]) -> tuple[dict[str, Any], di
         TypeError: an option with `times` has no default; or an option of Optax that is a number is not one.
     """
     values: dict[str, Any] = {**call.arguments, **call.gathered}
-    option_of = dict(zip(values, values, strict=True))
+    option_of = {name: name for name in values}
     for row in rows:
         for option, x in row.options.items():
             name = row.hyperparam(option)

@@ -25,6 +25,9 @@ _USE_PARTITION = "Use optax.partition, with an optimizer for each group"
 class TableOptimizer:
     """The core of an optimizer with groups.
 
+    If all leaves are one group, since a table only freezes, or has one row for all, its core sees the tree itself, and
+    may compute with all leaves together. Several groups see lists of their leaves.
+
     Attributes:
         call: the call of the factory with the defaults.
         rows: the rows of the table.
@@ -49,8 +52,6 @@ class TableOptimizer:
         gathered = {name: x for name, x in options.items() if name not in known}
         call = dataclasses.replace(self.call, arguments=arguments, gathered=gathered)
         return core_of((converted(call) if call.is_of_optax else call).make())
-
-    # A table that only freezes makes one group, whose core sees a tree: it may compute with all leaves together.
 
     def init(self, params: Params) -> Any:
         if is_params_placeholder(params):
@@ -79,7 +80,7 @@ class TableOptimizer:
         first = next(iter(states))
         part = pick(groups.indices[first], leaves)
         self._check_of_all(states[first], part)
-        whole = SlicedState.to_be_filled(params, SlicedState.of(states[first], part))
+        whole = SlicedState.like(SlicedState.of(states[first], part), params)
         for group, state in states.items():
             try:
                 whole.put(groups.indices[group], state)

@@ -12,7 +12,7 @@ from treekit._names.key_path import flatten_with_path, path_name
 from treekit._select.masks import Combined, Inverse, MaskSpec
 from treekit._select.paths import PathMask, select_leaves
 from treekit.optax._kernel.holes import is_hole
-from treekit.optax._kernel.leaf_group import LeafGroup, in_group
+from treekit.optax._kernel.leaf_group import Answers, LeafGroup, group_inside, in_group
 from treekit.optax._kernel.passed import NOT_PASSED, as_passed
 from treekit.optax._wrappers.select import zero_update
 from treekit.training._groups_table import Row
@@ -31,6 +31,8 @@ class GroupsOfLeaves:
     """
 
     def __init__(self, rows: Sequence[Row], params: Params, *, whole: bool = False) -> None:
+        if group_inside(params):
+            raise ValueError("a param_groups is inside of another one. Write one table, with the rows of both")
         asked = as_passed(params)
         if asked is None and params is not None:
             raise ValueError(f"the table of param_groups {NOT_PASSED}")
@@ -43,7 +45,8 @@ class GroupsOfLeaves:
                 indices.setdefault(group, []).append(i)
         self.indices = indices or {(): []}
         self.only = next(iter(self.indices)) if len(self.indices) == 1 else None
-        self._params, self._answers = params, dict[int, tuple[object, list[Any]]]()
+        self._params = params
+        self._answers: Answers = {}
 
     def inside(self, group: Group) -> contextlib.AbstractContextManager[LeafGroup | None]:
         """Say, while the core of a group runs, which leaves it sees."""

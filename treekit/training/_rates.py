@@ -16,7 +16,7 @@ from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.known_states import Known, declare
 from treekit.optax._kernel.transformation import Core, GradientTransformation
-from treekit.optax._wrappers.masks_and_labels import resolve
+from treekit.optax._wrappers.specs import resolve
 
 # A prefix tree of the params, of any class, hence `object`: its leaves are numbers, arrays or schedules. Or a function
 # that returns one; the annotation tells inject_hyperparams that this is not a schedule.

@@ -71,9 +71,10 @@ def take_round(
     rounds = [(int(x.gradient_step), _leaves_of(x.acc_grads, params)) for x in _multi_steps(state)]
     totals: list[Any] = [None] * jtu.tree_structure(params).num_leaves
     waiting = set(range(len(totals)))  # the leaves whose step is not over
+    # A leaf waits until all rounds that it is in have ended. An update that sam will take back does not count.
     for i in range(_MOST_MINI_STEPS):
         updates, state = take_step(tx, params, grads, state, curvature)
-        astray = _astray(state, params)  # of a sam, only the update counts that takes them back
+        astray = _astray(state, params)
         for leaf in waiting - astray:
             if updates[leaf] is not None:
                 totals[leaf] = updates[leaf] if totals[leaf] is None else totals[leaf] + updates[leaf]

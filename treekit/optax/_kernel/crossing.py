@@ -64,7 +64,7 @@ class Crossing:
             state: the state that the core received.
             new_updates: what the core returned.
             new_state: what it returned too.
-            arrays: those that belong to the optimizer.
+            arrays: those that the functions of the core refer to, which belong to the optimizer.
         """
         flat = self._flat
         news = flatten_updates(flat.treedef, keep_updates(self.updates, self.params, new_updates))

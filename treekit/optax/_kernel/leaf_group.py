@@ -9,10 +9,13 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias
 
 from treekit._base.context import setting
 from treekit._base.types import Params, PyTree
+
+# The values of each spec for all leaves, by the id of the spec, which is kept so that its id stays its own.
+Answers: TypeAlias = dict[int, tuple[object, list[Any]]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,13 +25,12 @@ class LeafGroup:
     Attributes:
         params: the params inside, with all leaves.
         indices: which of the leaves are in the list.
-        answers: the values of each spec for all leaves, by the id of the spec, which is kept so that its id stays its
-            own. All groups of an update share them.
+        answers: what specs have answered for all leaves; all groups of an update share it.
     """
 
     params: Params
     indices: Sequence[int]
-    answers: dict[int, tuple[object, list[Any]]]
+    answers: Answers
 
     def answers_of(self, spec: object, ask: Callable[[Params], list[Any]]) -> list[Any]:
         """Return the values of a spec for the leaves in the list.

@@ -4,7 +4,7 @@
 |---|---|
 | a copy or an average of the params, or the memory of L-BFGS | changes |
 | any other, such as a moment | stays |
-| the value of the loss that a line search found | is unknown: it is that of params which have all updates |
+| the value of the loss that a line search found | becomes inf, for unknown: not all params get there |
 | of no parameter, such as a count | changes |
 """
 
@@ -55,5 +55,5 @@ def hold(held: Collection[int | None], entries: Sequence[Entry], state: OptState
 
 
 def _is_sum_of_all(x: Entry) -> bool:
-    """Whether an array has sums of a round for several params, as inside of `flatten`."""
+    """Whether an array has the sums of a round, which need float32, for several params, as inside of `flatten`."""
     return x.param is None and x.known.takes_rounds and x.field in x.known.at_least_float32

@@ -43,8 +43,8 @@ class SlicedState:
         return cls(slots, [like for _, like in found], numbers, treedef)
 
     @classmethod
-    def to_be_filled(cls, params: Params, some: "SlicedState") -> "SlicedState":
-        """Return a state for all params, like one for some of them, with a MaskedNode for each param."""
+    def like(cls, some: "SlicedState", params: Params) -> "SlicedState":
+        """Return a state like one for some of the params, for all of them, with holes for `put` to fill."""
         leaves, treedef = jtu.tree_flatten(params, is_leaf=is_hole)
         all_params = LikeParams(leaves, [(i,) for i in range(len(leaves))], treedef)
         numbers = numbers_of_leaves(params)

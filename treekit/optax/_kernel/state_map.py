@@ -184,10 +184,7 @@ def _is_part(x: object) -> bool:
 
 
 def _is_like_array(x: object, param: object) -> bool:
-    """Whether a part of a state is an array like params that are one array.
-
-    L-BFGS stores several arrays for each param, along a first axis.
-    """
+    """Whether a part of a state is an array of the shape of a param, perhaps with one axis more, as L-BFGS has it."""
     if not issubdtype(dtype_of(x), jnp.inexact) or not jtu.all_leaves([x]):
         return False
     shape, wanted = shape_of(x), shape_of(param)

@@ -3,7 +3,8 @@
 Which leaves, and which steps?
 
 - `select`: on which leaves does a transformation run?
-- `masks_and_labels`: which leaves do a mask and labels mean?
+- `specs`: what does a tree, or a function of the params, such as rates, say of the params that a core sees?
+- `masks_and_labels`: which leaves do a mask and labels select?
 - `multi_steps`: does this step run, or does it only accumulate?
 - `rounds`: how does a step count in its round, and what is accumulated?
 - `in_place`: where are the updates of a round?

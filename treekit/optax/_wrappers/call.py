@@ -13,9 +13,10 @@ import optax
 from treekit._base.states import is_known_code
 from treekit._base.types import Params
 from treekit.optax._kernel.transformation import core_of
-from treekit.optax._wrappers.masks_and_labels import MaskFunction, resolve
+from treekit.optax._wrappers.masks_and_labels import MaskFunction
 from treekit.optax._wrappers.numbers import check_numbers
 from treekit.optax._wrappers.parameters import Parameter, Role, read_signature
+from treekit.optax._wrappers.specs import resolve
 
 # Optax's factory for each of ours, as `_mirror/lookup` makes them. In a table, and not in an attribute of our function,
 # which `functools.wraps` would copy to a function of the user's.

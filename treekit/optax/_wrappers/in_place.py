@@ -57,7 +57,7 @@ def run_step_if(
     state, acc = treedef.unflatten([varying_over(x, varying_axes(should_step)) for x in leaves])
     step, consts = trace(inner_step, state, acc)
     likes = step.like[0]
-    # Each in a dtype that holds its update too; most have such a dtype already.
+    # In a dtype that holds the update too; most accumulators have such a dtype already.
     places = [
         x if like is None or like.dtype == x.dtype else x.astype(promoted_dtype(x, like))
         for x, like in zip(acc, likes, strict=True)

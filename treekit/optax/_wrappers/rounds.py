@@ -27,7 +27,7 @@ from treekit._text.describe import describe, describe_value
 from treekit.optax._kernel.known_states import declare, known
 from treekit.optax._kernel.transformation import Core
 from treekit.optax._wrappers.in_place import run_step_if
-from treekit.optax._wrappers.run_if import computed_once
+from treekit.optax._wrappers.run_if import run_if
 
 
 class WeightedMultiStepsState(NamedTuple):
@@ -99,7 +99,9 @@ class Rounds:
 
         def inner_step(inner_state: OptState, acc: list[Any]) -> tuple[Any, Any]:
             """Return the updates of the inner transformation, in the shapes of the accumulator, and its state."""
-            sums = computed_once(step.should_step, accumulate, acc)  # also if `inner` reads it several times
+            # A loop, which runs here, computes them once and in place. XLA would compute them again for each reader,
+            # such as a clip by norm (JAX 0.10.2, tests/accelerators/test_multi_steps.py).
+            sums = run_if(step.should_step, accumulate, acc)
             of_round = treedef.unflatten(x.astype(_dtype_of_sum(grad, x)) for grad, x in zip(grads, sums, strict=True))
             new_updates, new_inner_state = self.inner.update(of_round, inner_state, params, **extra)
             return list(map(_broadcast_to, flatten_up_to(treedef, new_updates), acc)), new_inner_state

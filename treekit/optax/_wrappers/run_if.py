@@ -32,6 +32,17 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
         carry = varying
         traced, consts = trace(f, carry)
 
+    # Three functions, for the arrays that `f` closes over too: JAX cannot differentiate what custom_jvp closes over.
+    def by_loop(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
+        def is_due(state: PyTree) -> Any:
+            return state[0]
+
+        def body(state: PyTree) -> Any:
+            done = varying_over(jnp.zeros_like(flag), varying_axes(flag))
+            return done, traced(state[1], consts=consts)
+
+        return lax.while_loop(is_due, body, (flag, carry))[1]
+
     def by_cond(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
         def run(carry: PyTree) -> Any:
             return traced(carry, consts=consts)
@@ -44,32 +55,12 @@ def run_if(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
     if traced.jaxpr.effects:  # such as the debug print of a line search; derivative rules cannot have any
         return by_cond(flag, carry, consts)
 
-    # Arrays that `f` closes over are arguments: JAX cannot differentiate closures of a custom_jvp function.
-    def by_loop(flag: Bool[Array, ""], carry: PyTree, consts: list[Any]) -> Any:
-        def is_due(state: PyTree) -> Any:
-            return state[0]
-
-        def body(state: PyTree) -> Any:
-            done = varying_over(jnp.zeros_like(flag), varying_axes(flag))
-            return done, traced(state[1], consts=consts)
-
-        return lax.while_loop(is_due, body, (flag, carry))[1]
-
-    def derivative(primals: PyTree, tangents: PyTree) -> Any:  # a loop has no derivative in reverse mode
+    def derivative(primals: PyTree, tangents: PyTree) -> Any:
         return untyped.jvp(by_cond, primals, tangents)
 
-    form = untyped.custom_jvp(by_loop)
+    form = untyped.custom_jvp(by_loop)  # a loop has no derivative in reverse mode
     form.defjvp(derivative)
     return form(flag, carry, consts)
-
-
-def computed_once(flag: Bool[Array, ""], f: Callable[..., Any], carry: PyTree) -> Any:
-    """Return `f(carry)`. The caller knows that the flag is true, and XLA does not.
-
-    XLA computes a sum that has several readers, such as a clip by norm, again for each of them. It computes what a loop
-    returns once, and in place (JAX 0.10.2, tests/accelerators/test_multi_steps.py).
-    """
-    return run_if(flag, f, carry)
 
 
 def _varying_as(carry: PyTree, flag: Bool[Array, ""], like: PyTree) -> Any:
