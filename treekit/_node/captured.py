@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from treekit._base.functions import FUNCTIONS, captured_objects
+from treekit._base.functions import FUNCTIONS, captured_by
 from treekit._base.jax import jtu
 from treekit._base.tree import reachable
 from treekit._node.static import holds_array
@@ -21,17 +21,15 @@ def check_captured(self: object, is_building: Callable[[object], bool]) -> None:
         is_building: whether the `__init__` of a node is running, in this thread or in another.
     """
     for name, value in vars(self).items():
-        if type(value) not in _MAY_CAPTURE:
-            continue
-        for item in reachable(value, _items):
-            for x in captured_objects(item):
+        if type(value) in _MAY_CAPTURE:
+            for x in reachable(value, _parts)[1:]:
                 _check(self, name, x, is_building)
 
 
-def _items(x: object) -> list[Any]:
-    """Return the items of a container that may be, or contain, functions."""
+def _parts(x: object) -> list[Any]:
+    """Return what a function captures, and the items of a container that may be, or contain, functions."""
     items_of = _CONTAINERS.get(type(x))
-    return [item for item in items_of(x) if type(item) in _MAY_CAPTURE] if items_of else []
+    return captured_by(x) if items_of is None else [item for item in items_of(x) if type(item) in _MAY_CAPTURE]
 
 
 def _check(self: object, name: str, x: object, is_building: Callable[[object], bool]) -> None:
@@ -42,7 +40,7 @@ def _check(self: object, name: str, x: object, is_building: Callable[[object], b
             "belongs to that instance, and would still read its values after JAX has rebuilt it with others. Store a "
             f"function, or make {name} a method that calls it"
         )
-    is_node = not jtu.all_leaves([x]) and type(x) not in _CONTAINERS
+    is_node = type(x) not in _CONTAINERS and not jtu.all_leaves([x])
     if is_node and holds_array(x):
         raise TypeError(
             f"creating {type(self).__qualname__} stored a function in {name} that captures a {type(x).__qualname__}, "
