@@ -44,7 +44,7 @@ _FLATTEN = """
 def flatten(self):
     {check}
     try:
-{read_static}
+{set_static}
         return ({children}), static
     except AttributeError as error:
         check_fields_are_set(self, error)
@@ -53,7 +53,7 @@ def flatten(self):
 
 # The cached static part is not used if a value can change, if the instance was changed through `object.__setattr__`, or
 # if IPython's %autoreload has set its `__class__`.
-_READ_REMEMBERED = """
+_SET_REMEMBERED = """
 static = self.{STATIC}
 values = static.values
 if static.owner is not cls or {changed}:
@@ -88,16 +88,16 @@ def generate_flatten(layout: "Layout") -> tuple[Callable[..., Any], Callable[...
         check = f"if not names.issuperset({_stored(layout)}): check_attributes_are_fields(self)"
     if layout.remembers:
         changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(layout.meta))
-        read_static = _READ_REMEMBERED.format(STATIC=STATIC, changed=changed)
+        set_static = _SET_REMEMBERED.format(STATIC=STATIC, changed=changed)
     elif layout.meta:
-        read_static = "static = read_static(self)"
+        set_static = "static = read_static(self)"
     else:
-        read_static = "static = empty"
+        set_static = "static = empty"
         scope["empty"] = layout.intern(())
 
     def generate(*children: str) -> Callable[..., Any]:
-        lines = textwrap.indent(read_static, " " * 8)
-        source = _FLATTEN.format(check=check, read_static=lines, children="".join(f"{child}, " for child in children))
+        lines = textwrap.indent(set_static, " " * 8)
+        source = _FLATTEN.format(check=check, set_static=lines, children="".join(f"{child}, " for child in children))
         return _run(source, "flatten", layout.cls, scope)
 
     children = [f"self.{name}" for name in layout.data]
@@ -105,7 +105,7 @@ def generate_flatten(layout: "Layout") -> tuple[Callable[..., Any], Callable[...
 
 
 def _stored(layout: "Layout") -> str:
-    """Return the expression for what an instance has stored: where it may have other attributes than its fields."""
+    """Return the expression for the attributes of an instance, where some of them may not be fields."""
     if layout.slots.difference(layout.names, layout.dropped):
         return "attributes_of(self)"
     return "self.__dict__" if layout.cls.__dictoffset__ else "()"
