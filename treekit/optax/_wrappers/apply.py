@@ -75,8 +75,7 @@ def apply_updates(params: T, updates: Updates, *, key: Key | None = None) -> T:
     _check_can_be_updated(params, parts)
     updates = treedef.unflatten(parts)
     check_shapes(params, updates, is_leaf=is_none, broadcast=True)
-    random_bits = None if key is None else bits_of_key(key)
-    own_bits = params if random_bits is None else bits_like(params, random_bits, is_leaf=is_none)
+    own_bits = params if key is None else bits_like(params, bits_of_key(key), is_leaf=is_none)
     return dtype_preserving_tree_map(apply, params, updates, own_bits, is_leaf=is_none, casting="unsafe")
 
 
