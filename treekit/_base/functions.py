@@ -5,7 +5,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, cast
 
-from treekit._base.jax import untyped
+from treekit._base.jax import jtu, untyped
 from treekit._base.tree import is_mapping, reachable
 
 
@@ -30,6 +30,9 @@ def captured_by(f: Any) -> list[Any]:
     return [f.__wrapped__] if isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__") else []
 
 
+_DICTS: Any = (dict, types.MappingProxyType)
+
+
 def parts_of(x: Any) -> list[Any]:
     """Return what an object refers to, if it is a callable or a container; else nothing.
 
@@ -40,7 +43,7 @@ def parts_of(x: Any) -> list[Any]:
     | a bound method | its function, its instance, and the attributes of that |
     | any other callable | what it was made from |
     """
-    if is_mapping(x):  # whose keys JAX may not be able to sort
+    if isinstance(x, _DICTS) or (is_mapping(x) and not jtu.all_leaves([x])):  # any other mapping may read a file
         return [*x.values()]
     if isinstance(x, (tuple, list)):
         return [*cast(Iterable[Any], x)]
