@@ -1,7 +1,7 @@
 """A PRNG key among the extra arguments, whose name nothing inside takes, raises; whatever takes it receives it."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -58,6 +58,26 @@ def with_empty_cell(update: Any) -> Any:
     return own
 
 
+class OnDisk(Mapping[str, Any]):
+    """A file of arrays, as `np.load` returns one, which reads what it is asked for."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise AssertionError("it was read")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["w"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+def with_file(file: OnDisk) -> Any:
+    def own(updates: Any, state: Any, params: Any = None, *, rng: Any) -> Any:
+        return (updates, state) if len(file) else (file["w"], state)
+
+    return own
+
+
 def with_extra(update: Callable[..., Any]) -> optax.GradientTransformationExtraArgs:
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
@@ -69,6 +89,7 @@ TAKE: dict[str, Callable[..., Any]] = {
     "decorated": decorated(optax.identity().update),
     "partial": functools.partial(named),
     "an empty cell": with_empty_cell(named),
+    "a file": with_file(OnDisk()),
 }
 WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "alone": lambda tx: tko.chain(tx),
