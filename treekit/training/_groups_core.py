@@ -1,6 +1,5 @@
 """What `param_groups` runs: one optimizer, once for each group of leaves that have the same options."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,25 +31,22 @@ class TableOptimizer:
         call: the call of the factory with the defaults.
         rows: the rows of the table.
         values: the hyperparameters, and other options, as they are now.
-        options: the names of those that are defaults.
+        defaults: the names of those that no row sets.
     """
 
     def __init__(self, call: Call, rows: Sequence[Row], values: Mapping[str, Any]) -> None:
         self.call, self.rows, self.values = call, rows, values
         of_rows = {row.hyperparam(option) for row in rows for option in row.options}
-        self.options = [name for name in values if name not in of_rows]
+        self.defaults = [name for name in values if name not in of_rows]
 
     def core(self, group: Group) -> Core:
         """Call the factory with the options of a group."""
-        options = {name: self.values[name] for name in self.options}
+        options = {name: self.values[name] for name in self.defaults}
         for option, i in group:
             row = self.rows[i]
             value = self.values[row.hyperparam(option)]
             options[option] = value * options[option] if isinstance(row.options[option], Times) else value
-        known = self.call.signature.parameters
-        arguments = {name: x for name, x in options.items() if name in known}
-        gathered = {name: x for name, x in options.items() if name not in known}
-        call = dataclasses.replace(self.call, arguments=arguments, gathered=gathered)
+        call = self.call.with_values(options)
         return core_of((converted(call) if call.is_of_optax else call).make())
 
     def init(self, params: Params) -> Any:
