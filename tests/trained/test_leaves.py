@@ -87,7 +87,7 @@ TREES: dict[str, tuple[Any, set[str]]] = {
     "a state of Flax": (nnx.state(Module(), Buffer), {"own"}),
     "numbers in variables": ({"p": nnx.Param(2.0), "w": ARRAY}, {"p", "w"}),
     "numbers that JAX's transforms return": (
-        jax.vjp(lambda x: (x, x), {"w": ARRAY, "x": 1.0}, has_aux=True)[2],
+        jax.vjp(lambda x: (x, x), {"w": jnp.asarray(ARRAY), "x": 1.0}, has_aux=True)[2],  # JAX 0.8 wraps NumPy's
         {"w", "x"},
     ),
 }
