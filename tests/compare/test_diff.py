@@ -5,6 +5,7 @@ import functools
 import re
 import tracemalloc
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -50,6 +51,48 @@ def objects(*items: Any) -> Any:
     return out
 
 
+@dataclasses.dataclass
+class Unregistered:
+    """Its generated `__eq__` compares arrays by their truth value, which only those of one element have."""
+
+    x: Any
+
+
+class Named(dict[str, Any]):
+    """A dict with an `__eq__` of its own."""
+
+    def __init__(self, name: str, **items: Any) -> None:
+        super().__init__(items)
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named) and self.name == other.name
+
+
+# What has arrays in it, and how it is a leaf or a static part of a node.
+HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "an unregistered dataclass": Unregistered,
+    "objects of NumPy": lambda x: objects([x], x),
+    "a static array": lambda x: Conv(1, x),
+    "a static list": lambda x: Conv(1, [x]),
+    "static: a dict in a dataclass": lambda x: Conv(1, Unregistered({"a": (x, 1)})),
+    "static: an `__eq__` of its own": lambda x: Conv(1, Named("a", x=x)),
+}
+
+
+@pytest.mark.parametrize("size", [0, 1, 2])
+@pytest.mark.parametrize("name", HOLDERS)
+def test_arrays_in_objects_are_compared_in_the_same_way_whatever_their_size(name: str, size: int) -> None:
+    hold = HOLDERS[name]
+    ones = np.ones(size)
+    for same in (ones, ones * nan, ones > 0):
+        assert not tk.tree_diff({"x": hold(same)}, {"x": hold(same.copy())})
+    others = [ones.astype(int), jnp.ones(size), np.ones((size, 2)), 1.0]
+    for other in others + [ones * 2, ones * nan] * (size > 0):
+        (found,) = tk.tree_diff({"x": hold(ones)}, {"x": hold(other)})
+        assert found.kind == ("static value" if name.startswith(("static", "a static")) else "value")
+
+
 LONG = np.ones(1, np.longdouble)
 LONGER, EPS = np.nextafter(LONG, 2 * LONG), float(np.finfo(LONG.dtype).eps)
 # kind, a, b: each differs at one place, in one way
@@ -87,6 +130,8 @@ PAIRS: dict[str, tuple[Kind, Any, Any]] = {
     "a deleted array": ("value", deleted(), f32),
     "late in a very large array": ("value", jnp.zeros(5000), jnp.zeros(5000).at[2500].set(1)),
     "digits that are not printed": ("value", jnp.array([0.1], "float32"), jnp.array([0.1], "float32") + 1e-8),
+    "an `__eq__` of its own": ("value", objects(Named("a", x=1)), objects(Named("b", x=1))),
+    "an `__eq__` of its own, with arrays": ("value", objects(Named("a", x=f32)), objects(Named("b", x=f32))),
     "objects that refuse everything": ("value", Refusing(), Refusing()),
     "static parts of them": ("value", objects(Conv(1, Refusing())), objects(Conv(1, Refusing()))),
 }

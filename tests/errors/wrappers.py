@@ -1,6 +1,7 @@
 """Errors of masked, partition, inject_hyperparams, MultiSteps, lbfgs, and sharded params."""
 
 import functools
+from collections import OrderedDict
 from typing import Any
 
 import jax
@@ -131,6 +132,11 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a mask with a key too many for a FrozenDict": Mistake(
         lambda: masked({"w": True, "bias": True, "b": True}, FROZEN_DICT), ValueError, "3 children: b, bias, w"
+    ),
+    "a mask with keys of one name in another order": Mistake(
+        lambda: masked(OrderedDict([(1, True), ("1", False)]), OrderedDict([("1", PARAMS["w"]), (1, PARAMS["bias"])])),
+        ValueError,
+        "it has (1, '1'), and the tree it is for ('1', 1)",
     ),
     "a number in a mask": Mistake(lambda: masked({"w": True, "bias": 1.5}), TypeError, "bias"),
     "a pattern for a mask": Mistake(lambda: masked("**.w"), TypeError, "treekit.path_mask"),

@@ -63,6 +63,7 @@ def test_a_row_says_what_a_leaf_is(leaf: Any, kind: str, dtype: str | None, numb
     (row,) = tk.tree_summary({"x": leaf}, stats=True).rows
     assert (row.type, row.shape, row.dtype) == (kind, getattr(leaf, "shape", None), dtype)
     assert (row.leaves, row.numbers, row.bytes) == (1, numbers, size)
+    assert str(tk.tree_summary(leaf)).splitlines()[-1].startswith(f"{kind}: 1 leaf, ")
 
 
 def test_a_row_of_a_subtree_has_its_class_and_dtypes() -> None:

@@ -1,7 +1,6 @@
 """When are two values the same? A key that is equal for equal values of the same type, and for no others."""
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import numbers
@@ -28,7 +27,7 @@ PLAIN = frozenset(
 _SLICES: Any = (range, slice)
 _TEXTS: Any = (str, collections.UserString, bytes, bytearray, memoryview)  # sequences of strings or ints
 # Types whose instances are equal if their parts are.
-_BY_PARTS: Any = (tuple, frozenset, list, set, dict, Mapping, *_SLICES)
+_BY_PARTS: Any = (tuple, frozenset, list, set, dict, collections.OrderedDict, Mapping, *_SLICES)
 _MUTABLE: Any = (MutableMapping, MutableSequence, MutableSet)
 _EQ_BY_PARTS = frozenset(cls.__eq__ for cls in _BY_PARTS)
 
@@ -48,10 +47,10 @@ def exact_key(value: Any) -> Hashable:
     | 4 | a number of NumPy | its dtype and its bytes |
     | 5 | any other number | itself and its `repr` |
     | 6 | without parts | itself: its `__eq__` decides, which by default is identity |
-    | 7 | with parts, and equal to another one if they are: a dict, a range, a partial, most dataclasses | their keys |
-    | 8 | with parts, and an `__eq__` of its class | itself and their keys |
+    | 7 | equal by its parts, which have a hash: a frozenset, a range, a partial, most dataclasses | their keys |
+    | 8 | with any other parts: an `__eq__` of its class, or a part without a hash | itself and their keys |
 
-    The parts are those of `_parts_of`. A value that `can_change` has another key afterwards.
+    The parts are those of `parts_of`. A value that `can_change` has another key afterwards.
     """
     kind = _type(value)
     if kind is float or kind is complex:  # 1
@@ -64,43 +63,47 @@ def exact_key(value: Any) -> Hashable:
         return kind, value.dtype, value.tobytes()
     if isinstance(value, numbers.Number):  # 5
         return kind, *_number_key(value)
-    parts = _parts_of(value)
+    parts = parts_of(value)
     if parts is None:  # 6
         return kind, value
-    if kind.__eq__ in _EQ_BY_PARTS or kind is functools.partial or _has_generated_eq(kind):  # 7
-        with contextlib.suppress(TypeError):  # a class with a `__hash__` of its own may have parts without one
-            key = kind, parts.collect(map(exact_key, parts.items))
-            hash(key)
+    if is_equal_by_parts(kind):
+        key = kind, parts.collect(map(exact_key, parts.items))
+        if _is_hashable(key):  # 7
             return key
     return kind, value, parts.collect(map(_key_or_type, parts.items))  # 8
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
     """The parts of a value that decide whether it equals another one of its type."""
 
     items: Sequence[Any]
     collect: Callable[[Iterable[Hashable]], Hashable] = tuple  # frozenset if their order does not matter
 
 
-def _parts_of(value: Any) -> _Parts | None:
+def parts_of(value: Any) -> Parts | None:
     """Return the parts of a sequence, set, mapping, dataclass, range, slice or partial; None for any other value."""
     if _type(value) is functools.partial:  # whose `__eq__` is identity, and which may have parts that can change
         parts = (value.func, value.args, *value.keywords.items())
-        return _Parts(parts) if _is_hashable(parts) else None
+        return Parts(parts) if _is_hashable(parts) else None
     eq: Any = _type(value).__eq__
     if eq is object.__eq__:
         return None
     if isinstance(value, _SLICES):
-        return _Parts((value.start, value.stop, value.step))
+        return Parts((value.start, value.stop, value.step))
     if isinstance(value, Mapping):
-        return _Parts([*value.items()])
+        return Parts([*value.items()])
     if isinstance(value, Set):
-        return _Parts([*value], frozenset)
+        return Parts([*value], frozenset)
     if dataclasses.is_dataclass(_type(value)):
-        return _Parts([getattr(value, f.name) for f in dataclasses.fields(value) if f.compare])
+        return Parts([getattr(value, f.name) for f in dataclasses.fields(value) if f.compare])
     if isinstance(value, Sequence) and not isinstance(value, _TEXTS):
-        return _Parts([*value])
+        return Parts([*value])
     return None
+
+
+def is_equal_by_parts(cls: Any) -> bool:
+    """Whether instances of a class that has parts are equal if these are: it has no `__eq__` of its own."""
+    return cls.__eq__ in _EQ_BY_PARTS or cls is functools.partial or _has_generated_eq(cls)
 
 
 def _is_hashable(value: object) -> bool:
@@ -115,7 +118,8 @@ def _number_key(value: object) -> tuple[Any, str]:
     """Return value and `repr` of a number: Decimal("1.0") == Decimal("1.00"), although they behave differently."""
     written: Any = _type(value).__repr__
     says_no_more = written in (object.__repr__, int.__repr__)  # an address only; and the repr of huge ints raises
-    return value if value == value else None, "" if says_no_more else repr(value)
+    is_nan = value != value
+    return None if is_nan else value, "" if says_no_more else repr(value)
 
 
 def _has_generated_eq(cls: Any) -> bool:
@@ -162,7 +166,7 @@ def can_change(value: Any) -> bool:
     Unhashable parts do not count, since such a value has a `__hash__` of its own, which is trusted.
     """
     kind: Any = _type(value)
-    parts = None if kind in PLAIN or kind.__hash__ is None else _parts_of(value)
+    parts = None if kind in PLAIN or kind.__hash__ is None else parts_of(value)
     return parts is not None and (_is_mutable(kind) or any(map(can_change, parts.items)))
 
 
@@ -171,5 +175,5 @@ def _is_mutable(cls: type[Any]) -> bool:
     return issubclass(cls, _MUTABLE) or (options is not None and not options.frozen)
 
 
-def _type(x: object) -> type[Any]:
+def _type(x: object) -> type[Any]:  # to type checkers, `type(x)` is partially unknown
     return type(x)

@@ -17,12 +17,12 @@ from jax.core import Tracer
 from numpy.typing import NDArray
 
 from treekit._base.dtype import OF_NUMPY, dtype_of, has_dtype, is_concrete, is_weak, issubdtype
-from treekit._base.jax import jtu, untyped
+from treekit._base.jax import untyped
 from treekit._base.memory import is_deleted
 from treekit._base.types import PyTree
 from treekit._compare.differences import LeafKind
 from treekit._compare.elements import largest_distances, place_of_first, which_differ
-from treekit._compare.exact import exact_key
+from treekit._compare.exact import PLAIN, exact_key, is_equal_by_parts, parts_of
 from treekit._text.describe import describe, describe_types, describe_values
 
 _ARRAYS: Any = (jax.Array, np.ndarray)
@@ -81,19 +81,49 @@ def plainly_equal(a: PyTree, b: PyTree) -> bool:
 
 
 def equal_objects(a: object, b: object) -> bool:
-    """Whether two objects without a dtype, which may contain arrays, have equal types and values."""
+    """Whether two objects without a dtype have equal types and values. The first row that holds:
+
+    | two objects of one type | are equal if |
+    |---|---|
+    | arrays | `compare_leaves` finds no difference |
+    | with an array among their parts, or in these | their parts are, and their class's own `==` does not deny it |
+    | any others | their keys are equal, as `exact_key` makes them |
+
+    In containers, Python's `==` fails for arrays of several elements, and of one it compares neither the dtype nor NaN.
+    """
     if a is b:
         return True
-    if isinstance(a, _ARRAYS) and isinstance(b, _ARRAYS):
-        return type(a) is type(b) and not any(compare_leaves([(a, b)], True, 0.0, 0.0))
-    # The truth value of an array raises, and a user's __eq__ may raise anything.
-    with contextlib.suppress(Exception):
-        return bool(exact_key(a) == exact_key(b))
-    with contextlib.suppress(Exception):
-        (a_leaves, a_treedef), (b_leaves, b_treedef) = jtu.tree_flatten(a), jtu.tree_flatten(b)
-        are_alike = type(a) is type(b) and not jtu.all_leaves([a]) and a_treedef == b_treedef
-        return bool(are_alike) and all(map(equal_objects, a_leaves, b_leaves))
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, _ARRAYS):
+        return not any(compare_leaves([(a, b)], True, 0.0, 0.0))
+    with contextlib.suppress(Exception):  # a user's __eq__ may raise anything
+        if not (_has_array(a) or _has_array(b)):
+            return bool(exact_key(a) == exact_key(b))
+        a_parts, b_parts = parts_of(a), parts_of(b)
+        if a_parts is not None and b_parts is not None and len(a_parts.items) == len(b_parts.items):
+            return all(map(equal_objects, a_parts.items, b_parts.items)) and not _denies(a, b)
     return False
+
+
+def _has_array(x: object) -> bool:
+    """Whether a value is an array, or has one among its parts."""
+    parts = None if type(x) in PLAIN else parts_of(x)
+    return isinstance(x, _ARRAYS) if parts is None else any(map(_has_array, parts.items))
+
+
+def _denies(a: object, b: object) -> bool:
+    """Whether the `==` of a class, one that it does not generate or inherit from a container, says that they differ."""
+    if is_equal_by_parts(type(a)):
+        return False
+    with contextlib.suppress(Exception):  # it may take the truth value of an array
+        said: Any = a == b
+        return np.ndim(said) == 0 and not said
+    return False
+
+
+# Element by element, for dtypes that JAX does not have: objects, strings, times.
+_equal_each: Any = np.frompyfunc(equal_objects, 2, 1)
 
 
 def _type_differences(a: PyTree, b: PyTree) -> Iterator[LeafDifference]:
@@ -138,7 +168,7 @@ def _value_differences(a: PyTree, b: PyTree, rtol: float, atol: float) -> Iterat
         yield LeafDifference("value", _describe_or_why_not(a), _describe_or_why_not(b))
         return
     x, y = _values(a, b)
-    differ = ~np.asarray(_are_equal_objects(x, y), bool) if dtype_of(x) is None else which_differ(x, y, rtol, atol)
+    differ = ~np.asarray(_equal_each(x, y), bool) if dtype_of(x) is None else which_differ(x, y, rtol, atol)
     if differ.any():
         ours, theirs = x[differ], y[differ]
         left, right = (text + place_of_first(differ) for text in _describe_first(ours[0], theirs[0]))
@@ -174,10 +204,6 @@ def _data_of(x: PyTree) -> Any:
         return x
     with jax.ensure_compile_time_eval():  # in a traced function, these keys are constants
         return jax.random.key_data(x)
-
-
-# Element by element, for dtypes that JAX does not have: objects, strings, times.
-_are_equal_objects: Any = np.frompyfunc(equal_objects, 2, 1)
 
 
 def _describe_first(x: PyTree, y: PyTree) -> tuple[str, str]:

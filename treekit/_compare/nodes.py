@@ -32,10 +32,12 @@ def _as_in(like: PyTree, tree: PyTree, may_replace: Callable[[PyTree, PyTree], b
     if not (are_alike or may_replace(like, tree)):
         return tree
     wanted, children = children_of(like), children_of(tree)
+    names = [*map(key_name, wanted)]
     by_name = {key_name(key): child for key, child in children.items()}
-    if len(wanted) != len(children) or not {*map(key_name, wanted)} <= by_name.keys():
+    are_names_distinct = len(by_name) == len(children)  # the keys 1 and "1" have one name
+    if not are_names_distinct or sorted(names) != sorted(by_name):
         return tree
-    parts = [_as_in(child, by_name[key_name(key)], may_replace) for key, child in wanted.items()]
+    parts = [_as_in(child, by_name[name], may_replace) for name, child in zip(names, wanted.values(), strict=True)]
     if are_alike and [*children] == [*wanted] and all(map(operator.is_, parts, children.values())):
         return tree
     return one_level(like)[1].unflatten(parts)

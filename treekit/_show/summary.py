@@ -171,7 +171,7 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
     return TreeSummary(
         rows=tuple(row for row, is_row in shown if is_row),
         subtrees=tuple(row for row, is_row in shown if not is_row),
-        total=_total("", type(tree).__qualname__, leaves),
+        total=leaves[0] if jtu.all_leaves([tree]) else _total("", type(tree).__qualname__, leaves),
         _lines=tuple(shown),
         _stats=stats,
     )
