@@ -132,9 +132,9 @@ def _type_differences(a: PyTree, b: PyTree) -> Iterator[LeafDifference]:
     if are_concrete and a.aval == b.aval and a.sharding == b.sharding:
         return  # the code below yields nothing, but takes longer
     a_dtype, b_dtype = _dtypes(a, b)
-    if (a_dtype is None) != (b_dtype is None) or (a_dtype is None and type(a) is not type(b)):
-        yield LeafDifference("type", *describe_types(a, b))
     if a_dtype is None or b_dtype is None:
+        if a_dtype is not b_dtype or type(a) is not type(b):
+            yield LeafDifference("type", *describe_types(a, b))
         return
     if has_dtype(a) != has_dtype(b):  # one is a number of Python, which a class does not train or save
         yield LeafDifference("type", describe(a), describe(b))

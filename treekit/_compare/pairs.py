@@ -82,9 +82,11 @@ def walk_pairs(
             have_same_keys = a_children.keys() == b_children.keys()
             if not have_same_keys:
                 yield Pair(path, "structure", a_children, b_children)
-            has_other_static_part = not is_mapping(a) or have_same_keys  # than its keys, which differ
-            # If JAX decides, it compares both structures at once, which is faster.
-            if has_other_static_part and (same is not equal or one_level(a)[1] != one_level(b)[1]):
+            # The static part of a mapping is its keys, whose difference has just been yielded.
+            may_differ_in_static_part = have_same_keys or not is_mapping(a)
+            if same is equal:  # as JAX decides, which compares both structures at once, and faster
+                may_differ_in_static_part &= one_level(a)[1] != one_level(b)[1]
+            if may_differ_in_static_part:
                 yield from _static_differences(path, a, b, a_children, same)
             for key in reversed([key for key in a_children if key in b_children]):
                 # A Flax variable and its value have one name.

@@ -34,7 +34,7 @@ def flatten_up_to(treedef: PyTreeDef, tree: PyTree) -> list[Any]:
     """
     if treedef.node_data() is None:  # a leaf
         return [tree]
-    for is_leaf in (is_none, None):  # most trees have this structure, perhaps with None as a leaf
+    for is_leaf in (is_none, None):  # most trees have this structure, if None is a leaf, or if it is none
         leaves, structure = jtu.tree_flatten(tree, is_leaf)
         if structure == treedef:
             return leaves
@@ -126,7 +126,15 @@ def updates_mismatch(treedef: PyTreeDef, updates: Updates, name: str) -> str:
 def prefix_mismatch(
     name: str, prefix_treedef: PyTreeDef, tree: PyTree, error: ValueError, whole: str = "the tree it is for"
 ) -> ValueError:
-    """Return an error that says where `name` is not a prefix of `tree`; with the text of `error` if that is unknown."""
+    """Return an error that says where a prefix tree does not fit a tree.
+
+    Args:
+        name: what the user calls the prefix tree.
+        prefix_treedef: its structure.
+        tree: the tree.
+        error: of flattening the tree up to the structure. Its text is used if it is unknown where they differ.
+        whole: what the user calls the tree.
+    """
     mismatch = _first_mismatch(prefix_treedef, tree, lambda prefix, _: jtu.all_leaves([prefix]))  # it fits any subtree
     if mismatch is None:
         return ValueError(f"{name} does not fit {whole}: {error}")

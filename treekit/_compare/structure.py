@@ -15,14 +15,19 @@ from treekit._text.describe import describe
 
 
 def structure_diff(a: PyTree, b: PyTree) -> TreeDiff:
-    """List where two trees differ in structure, shape, or kind of dtype, as JAX compares them."""
+    """List where two trees differ in structure, shape, or kind of dtype, as JAX compares them.
+
+    Args:
+        a: a tree, such as the state of an optimizer.
+        b: what it should be like, such as what `init` makes. Its integers may be floats in `a`, as a count may be.
+    """
     return TreeDiff(itertools.chain(*map(_compare, walk_pairs(a, b, operator.is_))))
 
 
 def _compare(pair: Pair) -> Iterator[Difference]:
     path = path_name(pair.path)
     kind, wanted = _kind_of_dtype(pair.a), _kind_of_dtype(pair.b)
-    became_float = kind == jnp.floating and wanted == jnp.integer  # which a count of `init` may do
+    became_float = kind == jnp.floating and wanted == jnp.integer
     if pair.kind is not None:
         yield Difference(path, pair.kind, *pair.described())
     elif kind != wanted and not became_float:

@@ -63,6 +63,9 @@ def tree_shared(tree: PyTree) -> dict[str, list[str]]:
     return {first_name: others for first_name, *others in shared.values() if others}
 
 
+_HOST = "host"
+
+
 class _Span(NamedTuple):
     """A range of addresses in one memory, and the index of the leaf whose array is there."""
 
@@ -84,9 +87,6 @@ def _spans(leaf: int, name: str, x: Any) -> Iterator[_Span]:
             start = shard.data.unsafe_buffer_pointer()
             space = _HOST if shard.device.platform == "cpu" else f"{shard.device} {x.sharding.memory_kind}"
             yield _Span(space, start, start + shard.data.nbytes, leaf)
-
-
-_HOST = "host"
 
 
 def _overlap(a: Any, b: Any) -> bool:

@@ -42,7 +42,7 @@ def measure(leaves: Sequence[object]) -> list[dict[str, Any]]:
 
 
 def together(leaves: Sequence[Any]) -> dict[str, Any]:
-    """Return the statistics of all numbers of several leaves, from the rows of these."""
+    """Return the statistics of all numbers of several leaves, from their rows of `tree_summary`: `mean`, `nans`, …"""
     measured = [leaf for leaf in leaves if leaf.nans is not None]
     if not measured:
         return {}

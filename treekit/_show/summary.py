@@ -166,8 +166,8 @@ def tree_summary(tree: PyTree, *, depth: int | None = None, stats: bool = False)
 
     shown: list[tuple[Row, bool]] = []
     for line in lines:
-        below = [leaves[i] for i in line.leaves]
-        shown.append((below[0] if line.type is None else _total(line.name, line.type, below), line.is_row))
+        inside = [leaves[i] for i in line.leaves]
+        shown.append((inside[0] if line.is_leaf else _total(line.name, line.type, inside), line.is_row))
     return TreeSummary(
         rows=tuple(row for row, is_row in shown if is_row),
         subtrees=tuple(row for row, is_row in shown if not is_row),
@@ -182,32 +182,39 @@ class _Line(NamedTuple):
 
     Attributes:
         name: the name of a leaf or a subtree.
-        type: the class of a subtree; None for a leaf.
+        type: the class of a subtree; "" for a leaf, whose row says what it is.
         level: its level, 0 for the root.
         is_row: whether it is one of the `rows`, and not a subtree above them.
         leaves: the indices of the leaves in it.
     """
 
     name: str
-    type: str | None
+    type: str
     level: int
     is_row: bool
     leaves: list[int]
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is the line of a leaf."""
+        return self.type == ""
 
 
 def _lines_of(tree: PyTree, depth: int | None) -> tuple[list[tuple[str, Any]], list[_Line]]:
     """Return the leaves of a tree by name, and the lines of its table, in the order of the tree."""
     leaves: list[tuple[str, Any]] = []
     lines: list[_Line] = []
-    around: list[_Line] = []  # the lines of the nodes that x is in
+    around: list[_Line] = []  # the line of x, if it has one, and those of the nodes that it is in
     for name, x, level in _walk(tree):
         while around and around[-1].level >= level:
             around.pop()
         is_leaf = jtu.all_leaves([x])
-        # A variable of Flax and its value have one name, and one line; the root has one if nothing below it has one.
-        has_line = is_leaf or (not is_variable(x) and (level > 0 or depth == 0))
-        if has_line and (depth is None or level <= depth):
-            kind = None if is_leaf else type(x).__qualname__
+        is_shown_node = (
+            not is_variable(x)  # which has the name of its value, and the line of that
+            and (level > 0 or depth == 0)  # of the root, the last line of the table says the same
+        )
+        if (is_leaf or is_shown_node) and (depth is None or level <= depth):
+            kind = "" if is_leaf else type(x).__qualname__
             line = _Line(name, kind, level, is_row=is_leaf or level == depth, leaves=[])
             lines.append(line)
             around.append(line)

@@ -31,7 +31,7 @@ class Case:
         of_params, self._params_with = split(params)
         of_grads, self._grads_with = split(grads)
         self.arrays = Arrays(of_params, of_grads)
-        self.traces = 0
+        self.traces = 0  # of `update`, which `scan` traces too: the law that counts them comes first
         self.jitted = untyped.jit(self.update)
         self._jitted_scan = untyped.jit(self._scan)
 

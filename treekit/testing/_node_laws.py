@@ -194,23 +194,34 @@ def _keeps_its_attributes(x: object) -> Iterator[Violation]:
 
 def _may_be_lost(x: object, name: str) -> bool:
     """Whether an attribute is a `cached_property`, or in the `drop_fields` of `register_node`."""
+    # A cached_property learns its name from the class, which other descriptors do not ask for.
     cached = hasattr(inspect.getattr_static(x.__class__, name, None), "__set_name__")
     return cached or name in getattr(layout_of(x.__class__), "dropped", ())
 
 
 def _is_reset(old: object, new: object) -> bool:
-    """Whether an attribute that is neither a node nor a leaf has changed, or one is None that was not.
+    """Whether an attribute has lost its value. The first row that holds:
 
-    Objects without their own ==, such as functions, may be created again each time: type and name are compared.
+    | | the attribute | is reset |
+    |---|---|---|
+    | 1 | is the same object in both | no |
+    | 2 | is None now | yes |
+    | 3 | was a node | no: the laws of leaves check what is in it |
+    | 4 | was an object without an `==` of its own, such as a function | if its type or name differs |
+    | 5 | was anything else | if it differs |
+
+    Objects as in row 4 may be created again each time.
     """
-    if old is new or new is None:
-        return old is not new
-    if not (old is None or jtu.all_leaves([old])):
-        return False  # the laws of leaves check it
+    if old is new:  # 1
+        return False
+    if new is None:  # 2
+        return True
+    if old is not None and not jtu.all_leaves([old]):  # 3
+        return False
     eq: object = type(old).__eq__
-    if eq is object.__eq__:
+    if eq is object.__eq__:  # 4
         return type(old) is not type(new) or getattr(old, "__qualname__", "") != getattr(new, "__qualname__", "")
-    return bool(tree_diff(old, new))
+    return bool(tree_diff(old, new))  # 5
 
 
 def _named(x: object) -> str:
@@ -254,7 +265,8 @@ def _items(static: object) -> list[Any]:
 def _why_not_static(part: object, again: list[Any]) -> str:
     """Say why this part cannot be static, or return "".
 
-    `again` has the parts from a second flattening: a dict that flatten creates each time cannot be changed in place.
+    A dict that flatten creates anew each time cannot be changed in place, so only one that is also among the parts of a
+    second flattening, `again`, is refused.
     """
     if any(map(is_array, jtu.tree_leaves([part, *captured_objects(part)]))):
         return "it contains an array"

@@ -1,8 +1,8 @@
 """`check_pytree`: check the laws of a pytree for each node in it."""
 
 import sys
-from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from treekit._base.jax import jtu
 from treekit._base.predicates import is_array
@@ -51,44 +51,51 @@ def tree_laws(example: PyTree) -> Iterator[Violation]:
             fix=REGISTER,
         )
         return
-    sound: list[Any] = []
+    checked: list[_Checked] = []
     try:
-        violations = list(_violations_in((), example, sound))
+        _check_below((), example, checked)
     except RecursionError:
         found = f"more than {sys.getrecursionlimit()} levels; does it contain itself?"
-        violations = [(type(example).__qualname__, _cannot_be_flattened(found))]
+        checked = [_Checked(example, (), [_cannot_be_flattened(found)])]
     reported: set[tuple[str, str]] = set()
-    for where, violation in violations:
-        if (key := (where.partition(" at ")[0], violation.law)) not in reported:  # a class may have a hundred layers
-            reported.add(key)
-            yield violation._replace(found=f"{where}: {violation.found}")
-    yield from _distinguishes_classes(sound)
+    for x, path, violations in checked:
+        cls = type(x).__qualname__
+        where = f"{cls} at {path_text(path)}" if path else cls
+        for violation in violations:
+            if (cls, violation.law) not in reported:  # a class may have a hundred layers
+                reported.add((cls, violation.law))
+                yield violation._replace(found=f"{where}: {violation.found}")
+    yield from _distinguishes_classes([node.x for node in checked if not node.violations])
 
 
-def _violations_in(path: KeyPath, x: object, sound: list[Any]) -> Generator[tuple[str, Violation], None, bool]:
-    """Yield each violation in a node, with the class and key path of the node inside; return whether it has no fault.
+class _Checked(NamedTuple):
+    """A node that was checked, its key path, and which laws of a node it breaks."""
 
-    A node that contains an unsound node is not checked, since it would have the same faults. All other nodes without
-    violations are appended to `sound`.
+    x: Any
+    path: KeyPath
+    violations: list[Violation]
+
+
+def _check_below(path: KeyPath, x: object, checked: list[_Checked]) -> bool:
+    """Check the nodes in a node and then itself, and return whether all are sound; `checked` gets what was found.
+
+    A node that contains an unsound node is not checked, since it would have the same faults.
     """
-    where = f"{type(x).__qualname__} at {path_text(path)}" if path else type(x).__qualname__
     try:
         children = _children(x)
     except RecursionError:
         raise
     except Exception as error:  # the user's code may raise anything
-        yield where, _cannot_be_flattened(describe_error(error))
+        checked.append(_Checked(x, path, [_cannot_be_flattened(describe_error(error))]))
         return False
-    is_sound = True
+    are_sound = True
     for key, child in children:
-        if not _is_leaf(child) and not (yield from _violations_in((*path, *key), child, sound)):
-            is_sound = False
-    if not is_sound:
+        if not _is_leaf(child):
+            are_sound &= _check_below((*path, *key), child, checked)
+    if not are_sound:
         return False
     violations = [violation for law in NODE_LAWS for violation in law(x)]
-    yield from ((where, violation) for violation in violations)
-    if not violations:
-        sound.append(x)
+    checked.append(_Checked(x, path, violations))
     return not violations
 
 

@@ -27,6 +27,8 @@ from treekit.testing._violations import KEEP_WIDE, WRAP, Law, Violation
 _SMALL = 2.0**-7  # a gradient that is small compared with 1; a power of two, so exact
 _WORK = 20_000_000  # how many elements the law of narrow state may update
 _MEMBERS_DIFFER = 0.1  # as a fraction of the largest value, which is more than two compilations differ by rounding
+_DECAYS = 0.03  # by which a moment must fall in f32, so that in fewer bits it is expected to fall too,
+_ENOUGH = 0.25  # by this share of that
 _PURE = "write update as a function of its arguments only, with jax.numpy and jax.lax"
 _REJECTED = "scan and cond reject it, jit compiles again, and memory may grow"
 
@@ -131,6 +133,7 @@ def _members_apart(case: Case, run: Run) -> str:
     if not run.keeps_types() or not jtu.tree_leaves((case.arrays, run.state)):
         return ""
     halves = case.arrays_with_grads(lambda g: g * jnp.asarray(0.5, g.dtype))
+    # Gradients and states of the two differ, so that a decision that is made for both shows.
     members = [(case.arrays, run.second), (halves, jtu.tree_map(jnp.asarray, run.state))]
     alone = [case.jitted(*member) for member in members]
     together = untyped.jit(untyped.vmap(case.update))(*jtu.tree_map(lambda *xs: jnp.stack(xs), *members))
@@ -199,7 +202,7 @@ def _stuck_state(case: Case, run: Run) -> str:
     stuck = [
         f"state.{path} fell by {decay[path]:.1%}, in f32 by {wide_decay[path]:.1%}"
         for path in narrow
-        if wide_decay[path] > 0.03 and decay[path] < 0.25 * wide_decay[path]
+        if wide_decay[path] > _DECAYS and decay[path] < _ENOUGH * wide_decay[path]
     ]
     return f"with {STEPS} large gradients and then small ones, {listed(sorted(stuck))}" if stuck else ""
 

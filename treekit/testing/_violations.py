@@ -12,9 +12,14 @@ KEEP_WIDE = "treekit.training.store_state(tx, jnp.float32)"
 
 
 class Violation(NamedTuple):
-    """A broken law: what it demands, what was found instead, what goes wrong because of it, and how to fix it.
+    """A broken law.
 
-    And its name, if it can be left out.
+    Attributes:
+        law: what the law demands.
+        found: what was found instead.
+        effect: what goes wrong because of it.
+        fix: how to fix it.
+        name: the name by which the law can be left out; "" if it cannot.
     """
 
     law: str
@@ -30,9 +35,13 @@ class Violation(NamedTuple):
 
 
 class Law(NamedTuple):
-    """A law: what it demands, what goes wrong if it is broken, how to fix it, and how to find out.
+    """A law.
 
-    `check` says what was found instead, or returns "" if the law holds. An error that it raises breaks the law too.
+    Attributes:
+        law: what it demands.
+        effect: what goes wrong if it is broken.
+        fix: how to fix it.
+        check: says what was found instead, or returns "" if the law holds. An error that it raises breaks the law too.
     """
 
     law: str
@@ -46,7 +55,7 @@ class Law(NamedTuple):
             found = self.check(*args)
         except Exception as error:  # the user's code may raise anything
             found = describe_error(error)
-        return [Violation(self.law, found, self.effect, self.fix, name)] if found else []
+        return [Violation(self.law, found=found, effect=self.effect, fix=self.fix, name=name)] if found else []
 
 
 class LawsBroken(AssertionError):
