@@ -131,7 +131,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "structs": lambda: jax.eval_shape(lambda: {"a": ONES, "m": Twig(ONES)}),
     "BCOO": lambda: sparse.BCOO.fromdense(jnp.eye(2)),
     "a function made anew": made_anew,
-    "many levels": lambda: deep(350),
+    "many levels": lambda: deep(250),
     "register_dataclass, no copy": lambda: Single(ONES),
     "drop_fields": lambda: Scratch(ONES, seen=ONES),
 }
