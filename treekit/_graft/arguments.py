@@ -1,13 +1,12 @@
 """Check the arguments of `graft`, and find what they say about each leaf."""
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from treekit._base.tree import is_mapping
 from treekit._base.types import PyTree
 from treekit._graft.rename import Rule
-from treekit._graft.sources import Source
 from treekit._names.pattern_errors import check_pattern, must_match, pattern_text
 from treekit._names.pattern_set import PatternSet, undecided
 from treekit._names.patterns import Pattern
@@ -61,20 +60,28 @@ def _is_rule(pattern: object, target: PyTree) -> bool:
     return isinstance(pattern, str) and (target is None or all(isinstance(x, str) for x in targets))
 
 
-def chosen(argument: str, given: object, names: Sequence[str], side: str = "new") -> dict[str, Any]:
+def chosen(
+    argument: str,
+    given: Mapping[Any, Any] | None,
+    names: Sequence[str],
+    *,
+    side: str = "new",
+    may_overlap: bool = False,
+) -> dict[str, Any]:
     """Map the names of leaves that a pattern matches to what the first of these patterns is mapped to.
 
     Args:
         argument: the name of the argument of `graft`.
-        given: a dict by pattern; or, as a function for `resize`, what all names are mapped to; None for nothing.
+        given: maps patterns to anything; None for nothing.
         names: the names of the leaves.
         side: which tree these are in.
+        may_overlap: whether earlier patterns may match all that a pattern matches.
 
     Raises:
-        ValueError: a pattern matches no name, or decides about none. Patterns of `fresh` may overlap.
+        ValueError: a pattern matches no name, or decides about none.
     """
-    if not is_mapping(given):
-        return {} if given is None else dict.fromkeys(names, given)
+    if given is None:
+        return {}
     globs = list(map(check_pattern, given))
     patterns = PatternSet(globs)
     matching = {name: patterns.matching(name) for name in names}
@@ -85,31 +92,9 @@ def chosen(argument: str, given: object, names: Sequence[str], side: str = "new"
                 f"{argument}: {text!r} matches no leaf of the {side} tree. The nearest paths: {nearest(text, names)}. "
                 f"{must_match(globs[i], names)}"
             )
-        if argument != "fresh":
+        if not may_overlap:
             raise ValueError(
                 f"{argument}: {text!r} decides about no leaf, since earlier patterns match all leaves that it matches: "
                 f"{', '.join(repr(pattern_text(globs[j])) for j in earlier)}. Put it before them"
             )
     return {name: given[globs[each[0]]] for name, each in matching.items() if each}
-
-
-def check_rename(sources: Iterable[Source], left: Iterable[Source], strict: bool, names: Sequence[str]) -> None:
-    """Raise a ValueError if a pattern of `rename` leads to no new leaf; with `strict`, if one of its targets does not.
-
-    Args:
-        sources: all old values.
-        left: those that no new leaf matches.
-        strict: as in `graft`.
-        names: the names of the new leaves.
-    """
-    renamed, unmatched = [(x, x.rule) for x in sources if x.rule], set(left)
-    used = {rule for x, rule in renamed if x not in unmatched}
-    used_patterns = {rule.pattern for rule in used}
-    for x, rule in renamed:
-        is_used = rule in used if strict else rule.pattern in used_patterns
-        if not is_used:
-            lacks = "has in a state of another class" if x.name in names else "does not have"
-            raise ValueError(
-                f"rename: {rule.pattern!r} leads to {x.name or 'the root'}, which the new tree {lacks}. The nearest "
-                f"paths: {nearest(x.name, names)}"
-            )

@@ -9,10 +9,10 @@ import numpy as np
 
 from treekit._base.jax import is_ref, jtu, ref_like
 from treekit._base.types import PyTree
-from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, check_rename, chosen
+from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
 from treekit._graft.leaves import leaves_of
 from treekit._graft.list_lengths import other_lengths
-from treekit._graft.matches import left_of, match_leaves
+from treekit._graft.matches import check_rename, left_of, match_leaves
 from treekit._graft.rename import Targets, rules_of
 from treekit._graft.report import GraftReport, report_of
 from treekit._graft.sources import sources_of
@@ -112,30 +112,26 @@ def graft(
     step    dropped  nothing | f32[], which rename drops
     body.w  kept     f32[3,2] | f32[2,3] at encoder.w, converted
     """
-    patterns = check_arguments(fresh, rename, convert, resize)
+    fresh_patterns = check_arguments(fresh, rename, convert, resize)
     check_bool("cast", cast)
     check_bool("strict", strict)
     ours, theirs = leaves_of(new), leaves_of(old, are_read=True)
-    if bool(ours) != bool(theirs):
-        side: str = "old" if ours else "new"
-        tree: Any = old if ours else new
-        is_file = isinstance(tree, _FILE) or hasattr(tree, "read")
-        load = ". graft reads no files: load it first, as with safetensors.numpy.load_file or numpy.load" * is_file
-        raise ValueError(
-            f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}{load}"
-        )
+    if ours and not theirs:
+        raise _has_no_leaves("old", old)
+    if theirs and not ours:
+        raise _has_no_leaves("new", new)
     names, old_names = [leaf.name for leaf in ours], [leaf.name for leaf in theirs]
     rename = rename or {}
     choices = Choices(
-        fresh=chosen("fresh", dict.fromkeys(patterns, True), names),
+        fresh=chosen("fresh", dict.fromkeys(fresh_patterns), names, may_overlap=True),
         convert=chosen("convert", convert, names),
-        resize=chosen("resize", resize, names),
-        rename=chosen("rename", {x: rules_of(x, targets) for x, targets in rename.items()}, old_names, "old"),
+        resize=dict.fromkeys(names, resize) if callable(resize) else chosen("resize", resize, names),
+        rename=chosen("rename", {x: rules_of(x, targets) for x, targets in rename.items()}, old_names, side="old"),
     )
     sources = sources_of(theirs, choices.rename, ours)
     matches = match_leaves(ours, sources, choices.fresh)
     left = left_of(ours, sources.values(), matches, choices.fresh)
-    check_rename(sources.values(), left.sources, strict, names)
+    check_rename(sources.values(), left, strict, names)
     if ours and not matches:
         raise ValueError(
             f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Leaves match by name, "
@@ -148,7 +144,7 @@ def graft(
     lengths_differ = other_lengths(left, matches)
     if strict:
         _check_no_objects(old, {x.name for x in left.lacking})
-        check_strict(report, old_names, patterns, rename, lengths_differ)
+        check_strict(report, old_names, fresh_patterns, rename, lengths_differ)
     elif lengths_differ:
         warnings.warn(f"graft: {lengths_differ}", stacklevel=2)
 
@@ -161,6 +157,14 @@ def graft(
             leaves[i] = carried[i]
     out: T = treedef.unflatten(leaves)
     return out, report
+
+
+def _has_no_leaves(side: str, tree: Any) -> ValueError:
+    is_file = isinstance(tree, _FILE) or hasattr(tree, "read")
+    load = ". graft reads no files: load it first, as with safetensors.numpy.load_file or numpy.load" * is_file
+    return ValueError(
+        f"graft: the {side} tree must be a pytree with arrays or numbers; found {describe_value(tree)}{load}"
+    )
 
 
 def _check_no_objects(old: PyTree, lacking: set[str]) -> None:

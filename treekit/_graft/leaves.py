@@ -87,6 +87,11 @@ class StateNode:
     outer: str = ""
     labels: Names = ()
 
+    @property
+    def is_optimizer_state(self) -> bool:
+        """Whether it is a state, and not the tree itself."""
+        return self.kind != ""
+
     def slot(self, name: str) -> Slot:
         """Return the slot of the leaf that has this name, which is below the state."""
         return Slot(self.above, self.kind, name.removeprefix(self.start))
@@ -127,7 +132,9 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
     If their values are read, so are the tensors of other libraries, references, and what is in mappings such as files.
     """
     leaves: dict[str, Leaf] = {}
+    # Only of a new tree, which is not read: a value is asked for what can be trained.
     can_train = [] if are_read else which_can_be_trained(tree, jtu.tree_leaves(tree))
+    trained = {i for i, can in enumerate(can_train) if can}
     for index, place in enumerate(_places(_Place(tree), are_read)):
         name = place.start[:-1]
         value = _as_array(place.x, name) if are_read or is_ref(place.x) else place.x
@@ -144,7 +151,7 @@ def leaves_of(tree: PyTree, *, are_read: bool = False) -> list[Leaf]:
                 "that has a dot"
             )
         # Settings, keys and the counters of random streams may stay as they are, unless only their shapes are known.
-        is_data = (is_numeric_array(value) or (not are_read and can_train[index])) and not place.is_random
+        is_data = (is_numeric_array(value) or index in trained) and not place.is_random
         is_asked = is_data or isinstance(value, jax.ShapeDtypeStruct)
         leaves[name] = Leaf(name, value, index, place.state, place.state.slot(name), is_asked)
     return list(leaves.values())
@@ -176,11 +183,12 @@ def _places(place: _Place, are_read: bool) -> Iterator[_Place]:
     if jtu.all_leaves([x]):
         yield place
         return
-    is_optimizer_state = is_state(x) and (state.kind != "" or _is_outermost(x))
-    if is_optimizer_state:
-        above, outer = (state.above, state.outer) if state.kind else (keys, start)
+    starts_state = is_state(x) and (state.is_optimizer_state or _is_outermost(x))
+    if starts_state:
+        # All keys so far are above the outermost state. Keys inside of that are labels.
+        above, outer = (state.above, state.outer) if state.is_optimizer_state else (keys, start)
         state = StateNode(start, type(x).__name__, above, outer, labels=keys[len(above) :])
-    has_keys = not (is_optimizer_state or is_variable(x) or type(x) in (list, tuple))
+    has_keys = not (starts_state or is_variable(x) or type(x) in (list, tuple))
     is_random = is_random or is_rng_variable(x)
     for text, child in keyed_children(x):
         below = (*keys, str(text)) if has_keys else keys

@@ -18,24 +18,27 @@ The rules use these words:
 | moment | an array of a named parameter, such as `mu.w` |
 | candidates | the old values that have the slot of a leaf |
 | claimants | the new leaves that have its slot, itself included, and are not matched by name |
+| to use up | to count as used, as a strict graft asks of old values; a leaf may use up several, and get one or none |
 
-Which old values are possible for a new leaf? The first rule that applies:
+Which old value does a new leaf get? The first rule that applies:
 
-1. By name: the one of its name, unless both are in optimizer states. An old value counts as outside if `rename` spells
-   out the name of its outermost state, or more of its name.
-2. By moments: if moments of its state have old values, and it is neither a moment nor a hyperparameter, the candidates
-   in the states that these come from.
-3. By label: the candidates with its label. If none has it, those whose labels the new tree no longer has: if labels
-   x, y became x, z, then z gets the values of y. A hyperparameter gets only those with its label.
+1. By name: the one of its name, unless both are in optimizer states. An old value that `rename` matches by name, by
+   the table of `Rule.slot_of`, does not count as in a state.
+2. By moments: if moments of its state have old values, and it is neither a moment nor a hyperparameter, one of the
+   candidates in the states that these come from. The leaf is the only claimant.
+3. By label: one of the candidates with its label, for which the claimants with its label compete. If no candidate has
+   it, and the leaf is not a hyperparameter, those of both whose labels the other tree does not have: if labels x, y
+   became x, z, then z gets the values of y.
 
-Which of those that rule 2 or 3 leaves does it get? The first row that holds:
+Rules 2 and 3 leave candidates and claimants. Which of the candidates does it get? The first row that holds:
 
-| | if | the leaf gets |
-|---|---|---|
-| a | candidates and claimants have the same names, and names are safe | the one of its name |
-| b | it is fresh | none, but it uses all of them up |
-| c | there is only one, or all are equal, and there are enough for all claimants | the first |
-| d | there are others | an error |
+| | if | the leaf gets | and uses up |
+|---|---|---|---|
+| a | there are no candidates | none | none |
+| b | candidates and claimants have the same names, and names are safe | the one of its name | this one |
+| c | the leaf is fresh | none | all |
+| d | there is one, or all are equal, and there are enough for all claimants | the first | all |
+| e | there are others | an error | |
 
 Names are safe unless a moment below the same keys has another name now: then a wrapper has shifted indices, so that
 `1.count` of the old tree may be that of another state.
@@ -56,11 +59,11 @@ from treekit._base.predicates import is_traced
 from treekit._compare.diff import tree_diff
 from treekit._graft.leaves import Leaf, Slot, StateNode
 from treekit._graft.sources import Source
+from treekit._text.lists import nearest
 
 X = TypeVar("X", Leaf, Source)
 
-# The sources of new leaves. A leaf gets the first, unless it is fresh. All of them count as used, since a strict graft
-# lists the old values that nothing used: those after the first are equal to it, or the leaf might have got any of them.
+# The old values that new leaves use up. A leaf gets the first of its, unless it is fresh.
 Matches = dict[Leaf, list[Source]]
 
 
@@ -80,10 +83,11 @@ def match_leaves(new: Sequence[Leaf], old: Mapping[str, Source], fresh: Containe
     in_states = [leaf for leaf in new if leaf.slot.is_in_state and leaf not in by_name]
     claimants, candidates = _by_slot(in_states), _by_slot(x for x in old.values() if x.slot.is_in_state)
     by_label = {leaf: _by_label(leaf, claimants[leaf.slot], candidates.get(leaf.slot, [])) for leaf in in_states}
-    have_moved = {leaf.slot.above for leaf, choice in by_label.items() if choice.is_moved_moment}
+    # Below these keys, a wrapper has shifted indices, so names are not safe.
+    shifted = {leaf.slot.above for leaf, choice in by_label.items() if choice.is_moved_moment}
 
     def decided(choice: _Choice) -> list[Source]:
-        return _decided(choice, fresh, names_are_safe=choice.leaf.slot.above not in have_moved)
+        return _decided(choice, fresh, names_are_safe=choice.leaf.slot.above not in shifted)
 
     # Moments are matched first, since they decide about the rest of their states.
     moments = {leaf: decided(choice) for leaf, choice in by_label.items() if leaf.slot.is_moment}
@@ -100,7 +104,7 @@ def match_leaves(new: Sequence[Leaf], old: Mapping[str, Source], fresh: Containe
 
 
 class _Choice(NamedTuple):
-    """A new leaf in a state, and what a rule leaves: the claimants of the same old values, and these candidates."""
+    """A new leaf in a state, and the claimants and candidates that rule 2 or 3 leaves."""
 
     leaf: Leaf
     claimants: list[Leaf]
@@ -126,9 +130,9 @@ def _by_slot(leaves: Iterable[X]) -> dict[Slot, list[X]]:
 
 
 def _by_moments(leaf: Leaf, candidates: list[Source], origins: Container[StateNode]) -> _Choice:
-    """Apply rule 2 to the candidates of a leaf: those in the old states that the moments of its state come from.
+    """Apply rule 2 to a leaf: its candidates in the old states that the moments of its state come from.
 
-    Nothing else counts as a claimant: if a `partition` has split the old state, each new one gets a copy of its count.
+    It is the only claimant: if a `partition` has split the old state, each new one gets a copy of its count.
     """
     return _Choice(leaf, [leaf], [x for x in candidates if x.state in origins])
 
@@ -146,8 +150,10 @@ def _by_label(leaf: Leaf, claimants: list[Leaf], candidates: list[Source]) -> _C
     """Apply rule 3 to the claimants and candidates that have the slot of a leaf."""
     new, old = {x.state.labels for x in claimants}, {x.state.labels for x in candidates}
     own = {leaf.state.labels}
-    have_own = own <= old or leaf.slot.is_hyperparam
-    of_new, of_old = (own, own) if have_own else (new - old, old - new)
+    if own <= old or leaf.slot.is_hyperparam:  # those with its label
+        of_new, of_old = own, own
+    else:  # no candidate has it: those whose labels the other tree does not have
+        of_new, of_old = new - old, old - new
     return _Choice(
         leaf,
         [x for x in claimants if x.state.labels in of_new],
@@ -156,21 +162,23 @@ def _by_label(leaf: Leaf, claimants: list[Leaf], candidates: list[Source]) -> _C
 
 
 def _decided(choice: _Choice, fresh: Container[str], names_are_safe: bool) -> list[Source]:
-    """Return the sources that a leaf uses up, of which it gets the first unless it is fresh: rows a to d."""
+    """Return the candidates that a leaf uses up, by the rows a to e."""
     leaf, claimants, candidates = choice
-    named = {x.name: x for x in candidates}
-    if names_are_safe and named.keys() == {x.name for x in claimants}:
-        return [named[leaf.name]]  # a
-    if leaf.name in fresh or not candidates:
-        return candidates  # b
+    if not candidates:  # a
+        return []
+    by_name = {x.name: x for x in candidates}
+    if names_are_safe and by_name.keys() == {x.name for x in claimants}:  # b
+        return [by_name[leaf.name]]
+    if leaf.name in fresh:  # c; it gets none of them, since `values_of` leaves out what is fresh
+        return candidates
     # A count may be for several leaves. Moments are equal by chance, as zeros are.
     dtype = dtype_of(leaf.value)
     is_count = np.ndim(leaf.value) == 0 and is_number(dtype) and not issubdtype(dtype, jnp.inexact)  # and not a key
     are_enough = is_count or sum(x.name not in fresh for x in claimants) <= len(candidates)
     are_equal = len(candidates) == 1 or (not leaf.slot.is_moment and _have_same_values(candidates))
-    if are_enough and are_equal:
-        return candidates  # c
-    raise _undecided(claimants, candidates)  # d
+    if are_enough and are_equal:  # d
+        return candidates
+    raise _undecided(claimants, candidates)  # e
 
 
 def _have_same_values(sources: Sequence[Source]) -> bool:
@@ -198,7 +206,7 @@ class Left(NamedTuple):
 
     Attributes:
         lacking: the new leaves that need an old value and have none.
-        sources: the old values that no new leaf matches.
+        sources: the old values that no new leaf uses up.
         used: the old leaves of which a value is used.
         unused: the old leaves of which none is used, except those that `rename` drops or displaces.
     """
@@ -211,12 +219,34 @@ class Left(NamedTuple):
 
 def left_of(new: Iterable[Leaf], old: Iterable[Source], matches: Matches, fresh: Container[str]) -> Left:
     """Return what matching leaves of the new leaves and of the old values."""
-    matched = {x for each in matches.values() for x in each}
-    used = {leaf for x in matched for leaf in x.leaves}
-    sources = [x for x in old if x not in matched]
+    used_up = {x for each in matches.values() for x in each}
+    used = {leaf for x in used_up for leaf in x.leaves}
+    sources = [x for x in old if x not in used_up]
     return Left(
         lacking=[leaf for leaf in new if leaf.is_asked and leaf.name not in fresh and leaf not in matches],
         sources=sources,
         used=used,
         unused=[leaf for x in sources for leaf in x.leaves if leaf not in used],
     )
+
+
+def check_rename(sources: Iterable[Source], left: Left, strict: bool, names: Sequence[str]) -> None:
+    """Raise a ValueError if a pattern of `rename` leads to no new leaf; with `strict`, if one of its targets does not.
+
+    Args:
+        sources: all old values.
+        left: what matching left of them.
+        strict: as in `graft`.
+        names: the names of the new leaves.
+    """
+    renamed, unused = [(x, x.rule) for x in sources if x.rule], set(left.sources)
+    used = {rule for x, rule in renamed if x not in unused}
+    used_patterns = {rule.pattern for rule in used}
+    for x, rule in renamed:
+        is_used = rule in used if strict else rule.pattern in used_patterns
+        if not is_used:
+            lacks = "has in a state of another class" if x.name in names else "does not have"
+            raise ValueError(
+                f"rename: {rule.pattern!r} leads to {x.name or 'the root'}, which the new tree {lacks}. The nearest "
+                f"paths: {nearest(x.name, names)}"
+            )

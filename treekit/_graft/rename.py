@@ -88,43 +88,45 @@ class Rule(NamedTuple):
     def slot_of(self, leaf: Leaf, name: str, there: Slot | None) -> Slot:
         """Return the slot of an old leaf that gets this name, where a new leaf may have the slot `there`.
 
-        The first row that holds:
+        It depends on the prefix of the old name that the rule changes: all before a `**` with which both sides end, or
+        the whole name. Of `gen.0.mu.w`, a leaf in the state `gen.0`, the rule `{"gen.**": "critic.**"}` changes the
+        prefix `gen.`, so this leaf is the `mu.w` of a state below `critic`, wherever that is. The first row that holds:
 
-        | the leaf, and the rule | its slot |
-        |---|---|
-        | in no state | none: by name |
-        | the rule applies in states, and the new name is below the leaf's own state | that of its name in this state |
-        | the rule writes out more than the name of the outermost state | none: by name |
-        | the rule writes out that name, and the new leaf is of the same class and field | none: by name |
-        | the rule is about keys above the outermost state | its own, below other keys |
-
-        For example, of a leaf `gen.0.mu.w` in a state `gen.0`:
-
-        | rule | row | the leaf is |
+        | | the leaf, and the rule | the slot |
         |---|---|---|
-        | `{"**.w": "**.v"}` | 2 | mu of another parameter in this state |
-        | `{"gen.0.mu.**": "gen.0.nu.**"}`, which writes out `gen.0.mu.` | 3 | `gen.0.nu.w`, by name |
-        | `{"gen.0.**": "gen.1.**"}`, which writes out `gen.0.`, if that is again of the same class | 4 | by name |
-        | `{"gen.**": "critic.**"}`, which writes out `gen.` | 5 | mu of w in a state below `critic` |
+        | 1 | the leaf is in no state | none: it is matched by name |
+        | 2 | both sides begin with `**`, and the new name is in the state of the leaf | that of the new name |
+        | 3 | the prefix is longer than the name of the outermost state | none: by name |
+        | 4 | the prefix is that name, and the new leaf is of the same class and field | none: by name |
+        | 5 | the prefix ends above that state, or is its name | that of the leaf, below other keys |
+
+        | rule for `gen.0.mu.w` | row | prefix | it becomes |
+        |---|---|---|---|
+        | `{"**.w": "**.v"}` | 2 | | mu of another parameter in this state |
+        | `{"gen.0.mu.**": "gen.0.nu.**"}` | 3 | `gen.0.mu.` | `gen.0.nu.w`, by name |
+        | `{"gen.0.**": "gen.1.**"}`, if `gen.1` is of the same class | 4 | `gen.0.` | `gen.1.mu.w`, by name |
+        | `{"gen.**": "critic.**"}` | 5 | `gen.` | mu of w in a state below `critic` |
         """
         state, by_name = leaf.state, Slot(below=name)
-        if not leaf.slot.is_in_state:
+        if not leaf.slot.is_in_state:  # 1
             return by_name
-        applies_in_states = self.pattern.startswith("**") and self.target.startswith("**")
-        if applies_in_states and name.startswith(state.start):
+        begin_with_stars = self.pattern.startswith("**") and self.target.startswith("**")
+        if begin_with_stars and name.startswith(state.start):  # 2
             return state.slot(name)
-        written_out = self._written_out(leaf.name)
+        prefix = self._changed_prefix(leaf.name)
+        if len(prefix) > len(state.outer):  # 3
+            return by_name
         is_of_same_field = there is not None and (there.kind, there.below) == (leaf.slot.kind, leaf.slot.below)
-        if written_out.startswith(state.outer) and (written_out != state.outer or is_of_same_field):
+        if prefix == state.outer and is_of_same_field:  # 4
             return by_name
         above = name.removesuffix(leaf.name.removeprefix(state.outer))  # what is below the state keeps its names
         keys = tuple(part for part in above.split(".") if part and not part.isdecimal())
-        return leaf.slot._replace(above=keys)
+        return leaf.slot._replace(above=keys)  # 5
 
-    def _written_out(self, name: str) -> str:
-        """Return how much of an old name the rule writes out: all before a `**` with which both sides end."""
-        ends_alike = self.pattern.endswith("**") and self.target.endswith("**")
-        return name[: wildcard_spans(self.pattern, name)[-1][0]] if ends_alike else name
+    def _changed_prefix(self, name: str) -> str:
+        """Return the prefix of an old name that the rule changes: all before a `**` with which both sides end."""
+        end_with_stars = self.pattern.endswith("**") and self.target.endswith("**")
+        return name[: wildcard_spans(self.pattern, name)[-1][0]] if end_with_stars else name
 
 
 def rules_of(pattern: str, targets: Targets) -> list[Rule]:

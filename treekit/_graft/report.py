@@ -123,8 +123,8 @@ def report_of(
         outcome: Outcome = "fresh" if leaf not in values else "refused" if isinstance(value, Refused) else "kept"
         not_finite = _not_finite(value)
         said += f", {not_finite:,} not finite" * bool(not_finite)
-        is_asked = leaf.is_asked and leaf.name not in choices.fresh
-        rows.append(Grafted(leaf.name, outcome, str(leaf), said, is_asked or outcome != "fresh", not_finite))
+        is_strict = outcome != "fresh" or (leaf.is_asked and leaf.name not in choices.fresh)
+        rows.append(Grafted(leaf.name, outcome, str(leaf), said, strict=is_strict, not_finite=not_finite))
     for x in left.sources:
         if x.entry is None and left.used.issuperset(x.leaves):
             rows.append(Grafted(x.name, "missing", "nothing", f"{x} at {x.path}", strict=False))
@@ -132,7 +132,7 @@ def report_of(
         if leaf not in left.used:
             is_dropped = choices.rename.get(leaf.name) == []
             said = f"{leaf}{', which rename drops' * is_dropped}"
-            rows.append(Grafted(leaf.name, "dropped", "nothing", said, not is_dropped))
+            rows.append(Grafted(leaf.name, "dropped", "nothing", said, strict=not is_dropped))
     return GraftReport(rows)
 
 

@@ -118,11 +118,11 @@ def _entries(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], is_in_new: Calla
         )
     length = shape[0]
     entries = [_renamed(leaf, rule, slots, i) for i in range(length)]
-    lacking = _renamed(leaf, rule, slots, length)  # the next one, which a new layer too many would get
+    # The entry after the last: a new tree with a layer too many has a place for it, and reports that as refused.
+    lacking = _renamed(leaf, rule, slots, length)
     are_as_many_in_new = all(map(is_in_new, entries)) and not is_in_new(lacking)
     if are_as_many_in_new:
         return entries
-    # With the one that is lacking, a new layer too many is reported as refused, not fresh.
     why = ", which are not as many as in the new tree"
     return [dataclasses.replace(x, why_refused=why) for x in (*entries, lacking)]
 

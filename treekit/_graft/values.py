@@ -56,7 +56,7 @@ def _carried(leaf: Leaf, source: Source, choices: Choices, cast: bool) -> Any:
             raise ValueError(
                 f"at {leaf.name}: resize must return an array of shape {np.shape(new)}, found {np.shape(old)}"
             )
-    if dtype_of(old) != dtype_of(new) and not cast:
+    if dtype_of(old) != dtype_of(new) and not cast:  # as JAX has them: f64 of NumPy is f32, and cast in any case
         return Refused(old)
     value = _cast(old, new)
     return Refused(old, is_changed=True) if value is None else value
@@ -90,12 +90,11 @@ def _cast(old: Value, new: Value) -> Any:
         return None  # only `convert` can decide which numbers mean True
     if has_dtype(old) and not in_bounds(old, want):
         return None
+    is_for_numpy = has_dtype(old) and not (is_traced(old) or isinstance(new, _JAX))
     try:
         with np.errstate(over="ignore"):  # such values are refused below
-            value = cast_like(old, new)
-            if has_dtype(old) and not (is_traced(old) or isinstance(new, _JAX)):
-                # cast_like has checked the cast, and rounded to the 32 bits of JAX. NumPy preserves 64 bits.
-                value = np.asarray(old).astype(want)
+            in_jax = cast_like(old, new)  # raises if the cast is not allowed
+            value = np.asarray(old).astype(want) if is_for_numpy else in_jax  # NumPy preserves 64 bits
     except (TypeError, OverflowError):  # the cast is not allowed, or a Python int does not fit
         return None
     return _placed(value, new) if _preserves_infinities_and_nans(old, value) else None
