@@ -78,7 +78,7 @@ def _distances_of_one_integer(x: int, y: int) -> tuple[float, float]:
 
 def _distances_of_integers(x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float]:
     with np.errstate(all="ignore"):
-        # The difference may need a bit more than the numbers, which an unsigned integer has.
+        # The difference may need one bit more than signed numbers have; an unsigned integer has it.
         absolute = np.where(x > y, x - y, y - x).astype(np.uint64).astype(np.float64)
         relative = absolute / abs(y.astype(np.float64))
     return float(absolute.max()), float(relative.max())

@@ -34,7 +34,7 @@ def flatten_up_to(treedef: PyTreeDef, tree: PyTree) -> list[Any]:
     """
     if treedef.node_data() is None:  # a leaf
         return [tree]
-    for is_leaf in (is_none, None):  # most trees have this structure, if None is a leaf, or if it is none
+    for is_leaf in (is_none, None):  # most trees have this structure, with None as a leaf or without
         leaves, structure = jtu.tree_flatten(tree, is_leaf)
         if structure == treedef:
             return leaves

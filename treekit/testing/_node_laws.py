@@ -265,7 +265,7 @@ def _items(static: object) -> list[Any]:
 def _why_not_static(part: object, again: list[Any]) -> str:
     """Say why this part cannot be static, or return "".
 
-    A dict that flatten creates anew each time cannot be changed in place, so only one that is also among the parts of a
+    A dict that flatten creates at each call cannot be changed in place, so only one that is also among the parts of a
     second flattening, `again`, is refused.
     """
     if any(map(is_array, jtu.tree_leaves([part, *captured_objects(part)]))):
