@@ -63,7 +63,7 @@ from treekit._text.lists import nearest
 
 X = TypeVar("X", Leaf, Source)
 
-# The old values that new leaves use up. A leaf gets the first of its, unless it is fresh.
+# The old values that new leaves use up. A leaf gets the first of them, unless it is fresh.
 Matches = dict[Leaf, list[Source]]
 
 
