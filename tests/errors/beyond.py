@@ -267,6 +267,16 @@ MISTAKES: dict[str, Mistake] = {
     "a mask in a row": Mistake(
         lambda: grouped({"w": {"mask": {"w": True, "b": False}}}), ValueError, "mask of the row 'w'"
     ),
+    "a table inside of a table": Mistake(
+        lambda: training.param_groups(
+            lambda rate: training.param_groups(tko.sgd, {"b": None}, rate),
+            {"w": {"rate": 2.0}},
+            rate=1.0,
+            leafwise=True,
+        ).init(PARAMS),
+        ValueError,
+        "Write one table",
+    ),
     "an optimizer for a factory": Mistake(
         lambda: unchecked(training.param_groups)(ADAM, {}), TypeError, "param_groups(optax.adamw"
     ),

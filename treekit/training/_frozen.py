@@ -1,4 +1,8 @@
-"""Find the leaves that are frozen: no gradient and no param of theirs changes their update."""
+"""Find the leaves that are frozen: no gradient and no param of theirs changes their update.
+
+JAX has no question "does this depend on that?". But under a `vmap` over a number, what depends on it is batched, and a
+function with a rule of its own for `vmap` is told what is. So `note_batched`, below, exists for its rule.
+"""
 
 import functools
 from collections.abc import Callable

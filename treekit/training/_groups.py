@@ -7,8 +7,8 @@ and the state. So the state is that of one optimizer, whatever the table says. I
 1. `_groups_leafwise`: may this factory run for groups?
 2. `_groups_table`: the rows, with what each selects and the options that it sets. Then `inject_hyperparams` calls, in
    each `init` and update, what `param_groups` makes of them:
-3. `_groups_core`: one optimizer for each group, and one state for all;
-4. `_groups_of_leaves`: which rows decide about each leaf of these params;
+3. `_groups_of_leaves`: which rows decide about each leaf of these params;
+4. `_groups_core`: one optimizer for each group, and one state for all;
 5. `_kernel/sliced` and `leaf_group`: the state for some of the leaves, and what a mask inside is asked about.
 """
 

@@ -8,7 +8,7 @@ from treekit._base.jax import jnp, jtu
 from treekit._base.states import is_known_code
 from treekit._base.types import OptState, Params, Updates
 from treekit._names.key_path import path_name
-from treekit.optax._kernel.extra_args import is_like
+from treekit.optax._kernel.extra_args import args_like
 from treekit.optax._kernel.holes import is_params_placeholder
 from treekit.optax._kernel.sliced import SlicedState, pick, place
 from treekit.optax._kernel.state_map import Entry, map_state
@@ -25,7 +25,9 @@ class TableOptimizer:
     """The core of an optimizer with groups.
 
     If all leaves are one group, since a table only freezes, or has one row for all, its core sees the tree itself, and
-    may compute with all leaves together. Several groups see lists of their leaves.
+    may compute with all leaves together. Several groups see lists of their leaves. `GroupsOfLeaves` says which leaves
+    are in which group. A `Group` is, for each option that a row sets for its leaves, the index of that row, such as
+    (("b1", 2), ("learning_rate", 0)); () has the defaults alone.
 
     Attributes:
         call: the call of the factory with the defaults.
@@ -42,17 +44,18 @@ class TableOptimizer:
     def core(self, group: Group) -> Core:
         """Call the factory with the options of a group."""
         options = {name: self.values[name] for name in self.defaults}
-        for option, i in group:
-            row = self.rows[i]
+        for option, row_index in group:
+            row = self.rows[row_index]
             value = self.values[row.hyperparam(option)]
-            options[option] = value * options[option] if isinstance(row.options[option], Times) else value
+            is_factor = isinstance(row.options[option], Times)
+            options[option] = value * options[option] if is_factor else value
         call = self.call.with_values(options)
         return core_of((converted(call) if call.is_of_optax else call).make())
 
     def init(self, params: Params) -> Any:
         if is_params_placeholder(params):
             return self.core(()).init(params)
-        groups = GroupsOfLeaves(self.rows, params, whole=True)
+        groups = GroupsOfLeaves(self.rows, params, is_init=True)
         if groups.only is not None:
             return self.core(groups.only).init(groups.without_frozen(params))
         return self._init_on_lists(groups, params)
@@ -90,11 +93,10 @@ class TableOptimizer:
         """Update the leaves of each group in a list."""
         leaves, treedef = jtu.tree_flatten(updates)
         of_params = None if params is None else treedef.flatten_up_to(params)
-        trees = {name: x for name, x in extra.items() if is_like(x, updates, may_be_number=name == "grad")}
-        lists = {name: treedef.flatten_up_to(x) for name, x in trees.items()}
+        lists = {name: treedef.flatten_up_to(x) for name, x in args_like(extra, updates).items()}
         sliced, results = SlicedState.of(state, updates), list[tuple[Any, Any]]()
         for group, indices in groups.indices.items():
-            own = {name: pick(indices, lists[name]) if name in lists else x for name, x in extra.items()}
+            own = {**extra, **{name: pick(indices, leaves_of_arg) for name, leaves_of_arg in lists.items()}}
             own_params = None if of_params is None else pick(indices, of_params)
             with groups.inside(group):
                 results.append(self.core(group).update(pick(indices, leaves), sliced.part(indices), own_params, **own))

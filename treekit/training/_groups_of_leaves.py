@@ -30,13 +30,13 @@ class GroupsOfLeaves:
         only: the only group, which can see a tree instead of a list of leaves; None if there are several.
     """
 
-    def __init__(self, rows: Sequence[Row], params: Params, *, whole: bool = False) -> None:
+    def __init__(self, rows: Sequence[Row], params: Params, *, is_init: bool = False) -> None:
         if group_inside(params):
             raise ValueError("a param_groups is inside of another one. Write one table, with the rows of both")
         asked = as_passed(params)
         if asked is None and params is not None:
             raise ValueError(f"the table of param_groups {NOT_PASSED}")
-        of_leaves = _groups_of(rows, asked, whole=whole)
+        of_leaves = _groups_of(rows, asked, is_init=is_init)
         _note_rows(rows, params, of_leaves)
         self._is_frozen = [group is None for group in of_leaves]
         indices: dict[Group, list[int]] = {}
@@ -66,16 +66,17 @@ class GroupsOfLeaves:
         return treedef.unflatten(zero_update(x, like) if is_frozen else y for y, x, like, is_frozen in each)
 
 
-def _groups_of(rows: Sequence[Row], params: Params, *, whole: bool) -> list[Group | None]:
+def _groups_of(rows: Sequence[Row], params: Params, *, is_init: bool) -> list[Group | None]:
     """Return the group of each leaf; raise a ValueError if a row, or an option of one, decides about none.
 
     Args:
         rows: the rows.
         params: the params as the user passed them.
-        whole: whether a mask must select some of them, unless they are only a part, with a MaskedNode for the rest.
+        is_init: whether a mask must select some of them, as in `init`, unless they are only a part, with a MaskedNode
+            for the rest.
     """
     selected_by_rows = select_leaves("param_groups", [row.mask for row in rows], params)
-    if whole and not any(isinstance(x, optax.MaskedNode) for x in jtu.tree_leaves(params, is_leaf=is_hole)):
+    if is_init and not any(isinstance(x, optax.MaskedNode) for x in jtu.tree_leaves(params, is_leaf=is_hole)):
         for row, selected in zip(rows, selected_by_rows, strict=True):
             # Patterns alone raise themselves, except for what may match None.
             if not isinstance(row.mask, PathMask) and _is_strict(row.mask) and not any(selected):

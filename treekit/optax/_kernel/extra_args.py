@@ -5,6 +5,7 @@ call, the holes in its first argument are filled with the user's own leaves; a g
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from treekit._base.dtype import has_no_update, shape_of
@@ -24,10 +25,10 @@ def view_extra_args(extra: dict[str, Any], updates: Updates, params: Params, ins
         params: the params outside, or None.
         inside_updates: the updates inside, with None or MaskedNode for what is left out.
     """
-    trees = [updates] if params is None else [updates, params]
+    likes = args_like(extra, *([updates] if params is None else [updates, params]))
 
     def view(name: str, value: Any) -> Any:
-        if any(is_like(value, tree, may_be_number=name == "grad") for tree in trees):
+        if name in likes:
             return _with_holes(inside_updates, value)
         if params is not None and _is_function(name, value):
             return _with_holes_filled(value, params)
@@ -73,13 +74,25 @@ def _with_holes_filled(function: Any, params: Params) -> Any:
             return function(*args, **kwargs)
         filled = treedef.unflatten(y if is_hole(x) else x for x, y in zip(leaves, outside, strict=True))
         result = function(filled, *args[1:], **kwargs)
-        is_gradient = is_like(result, params, may_be_number=True)
+        is_gradient = _is_like(result, params, may_be_number=True)
         return _with_holes(inside, result) if is_gradient else result
 
     return whole
 
 
-def is_like(value: Any, tree: PyTree, *, may_be_number: bool, any_shape: bool = False) -> bool:
+def args_like(extra: Mapping[str, Any], *trees: PyTree, any_shape: bool = False) -> dict[str, Any]:
+    """Return the extra arguments that are like one of these trees, of params or updates.
+
+    A number is like params that are a number if it is called `grad`; any other is such as a loss.
+    """
+    return {
+        name: x
+        for name, x in extra.items()
+        if any(_is_like(x, tree, may_be_number=name == "grad", any_shape=any_shape) for tree in trees)
+    }
+
+
+def _is_like(value: Any, tree: PyTree, *, may_be_number: bool, any_shape: bool = False) -> bool:
     """Whether a value has the structure of a tree of params or updates, and their shapes.
 
     By structure alone, a batch (x, y) would be like params (w, b).

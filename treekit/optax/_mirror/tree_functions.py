@@ -16,27 +16,21 @@ from treekit._base.types import PyTree
 from treekit._trained.declared import declared_frozen
 from treekit.optax._wrappers.releases import existing
 
-_OF_TREE = """
-    add add_scale allclose batch_shape bias_correction cast cast_like clip conj div dtype full_like max min mul norm
-    ones_like random_like real scale size sub sum update_infinity_moment update_moment update_moment_per_elem_norm vdot
-    where zeros_like
-"""
-
-# The functions of Optax that compute with all leaves of their arguments; the others of optax.tree take states and keys.
-ON_TREES: tuple[Callable[..., Any], ...] = (
-    optax.global_norm,
-    optax.per_example_global_norm_clip,
-    optax.per_example_layer_norm_clip,
-    *existing(optax.tree, *_OF_TREE.split()),
-)
-
-# Of these, those that reduce a tree to numbers, for which what a class declares frozen does not count.
+# The functions of Optax that reduce a tree to numbers, for which what a class declares frozen does not count.
 _REDUCTIONS: tuple[Callable[..., Any], ...] = (
     optax.global_norm,
     optax.per_example_global_norm_clip,
     optax.per_example_layer_norm_clip,
     *existing(optax.tree, *"max min norm size sum vdot".split()),
 )
+
+_OTHERS = """
+    add add_scale allclose batch_shape bias_correction cast cast_like clip conj div dtype full_like mul ones_like
+    random_like real scale sub update_infinity_moment update_moment update_moment_per_elem_norm where zeros_like
+"""
+
+# Those that compute with all leaves of their arguments; what else is in optax.tree takes states and keys.
+ON_TREES = (*_REDUCTIONS, *existing(optax.tree, *_OTHERS.split()))
 
 
 def is_on_trees(x: object) -> bool:

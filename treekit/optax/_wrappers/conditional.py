@@ -18,7 +18,7 @@ from treekit.optax._wrappers.rounds import MULTI_STEPS_STATES
 from treekit.optax._wrappers.run_if import is_known, run_if
 from treekit.optax._wrappers.select import zero_update
 from treekit.optax._wrappers.state_values import states_in
-from treekit.optax._wrappers.traced import trace
+from treekit.optax._wrappers.traced import Traced, trace
 
 
 def apply_if_finite(
@@ -159,12 +159,8 @@ def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[.
     | | how it decides |
     |---|---|
     | the flag is known, as it is outside of jit | in Python |
-    | the state has that of a `MultiSteps`, and all devices agree | by a loop that runs once or zero times |
-    | any other | by `lax.cond` |
-
-    Around the loop of a `MultiSteps`, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without
-    one, a branch moves less: benchmarks/results/accelerators.md. But where the devices of a shard_map may decide
-    differently, what a loop returns counts as different on each, and so cannot be a replicated param.
+    | the state has that of a `MultiSteps`, and all devices agree | by a loop that runs once or zero times: `_by_loop` |
+    | any other | by `lax.cond`: `_by_cond` |
 
     Args:
         core: a core that preserves the dtypes and the structure of its state. It is traced once.
@@ -196,27 +192,37 @@ def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[.
         if is_known(flag):
             return run(state) if flag else hold(state, untyped.eval_shape(run, state)[0])
 
-        # Arrays that `run` closes over are passed to the branches, since jit would keep them alive in its cache.
         traced, consts = trace(run, state)
-        like: Updates = traced.like[0]
-        if states_in(state, MULTI_STEPS_STATES) and not varying_axes(flag):
-
-            def run_carry(carry: PyTree) -> Any:
-                return traced(carry[1], consts=consts)
-
-            new_updates, new_state = run_if(flag, run_carry, hold(state, like))
-            return new_updates, new_state
-
-        def run_traced(state: OptState, consts: list[Any]) -> Any:
-            return traced(state, consts=consts)
-
-        def hold_traced(state: OptState, _: list[Any]) -> Any:
-            return hold(state, like)
-
-        new_updates, new_state = lax.cond(flag, run_traced, hold_traced, state, consts)
-        return jtu.tree_map(_as_written, new_updates), new_state
+        decide = _by_loop if states_in(state, MULTI_STEPS_STATES) and not varying_axes(flag) else _by_cond
+        return decide(flag, traced, consts, hold, state)
 
     return update_if
+
+
+def _by_loop(flag: Any, traced: Traced, consts: list[Any], hold: Callable[..., Any], state: OptState) -> Any:
+    """Run or hold a step around a `MultiSteps`.
+
+    Around the loop of that, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without one, a branch
+    moves less: benchmarks/results/accelerators.md. But where the devices of a shard_map may decide differently, what a
+    loop returns counts as different on each, and so cannot be a replicated param.
+    """
+
+    def run(carry: PyTree) -> Any:
+        return traced(carry[1], consts=consts)
+
+    return run_if(flag, run, hold(state, traced.like[0]))
+
+
+def _by_cond(flag: Any, traced: Traced, consts: list[Any], hold: Callable[..., Any], state: OptState) -> Any:
+    # The arrays that it closes over are passed to the branches, since jit would keep them alive in its cache.
+    def run(state: OptState, consts: list[Any]) -> Any:
+        return traced(state, consts=consts)
+
+    def held(state: OptState, _: list[Any]) -> Any:
+        return hold(state, traced.like[0])
+
+    new_updates, new_state = lax.cond(flag, run, held, state, consts)
+    return jtu.tree_map(_as_written, new_updates), new_state
 
 
 def _as_written(x: Any) -> Any:

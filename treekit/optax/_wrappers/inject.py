@@ -21,7 +21,7 @@ from treekit.optax._kernel.boundary import at_boundary
 from treekit.optax._kernel.misfit import StateError
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._wrappers.call import Call, bind_original, converted
-from treekit.optax._wrappers.kinds import Argument, Kind, kinds_of, named_arguments
+from treekit.optax._wrappers.kinds import Given, Kind, kinds_of, named_arguments
 from treekit.optax._wrappers.parameters import read_signature
 
 
@@ -141,7 +141,7 @@ class _Injected:
     """
 
     def __init__(
-        self, call: Call, arguments: dict[str, Argument], kinds: dict[str, Kind], hyperparam_dtype: DTypeLike | None
+        self, call: Call, arguments: dict[str, Given], kinds: dict[str, Kind], hyperparam_dtype: DTypeLike | None
     ) -> None:
         self.call, self.arguments, self._hyperparam_dtype = call, arguments, hyperparam_dtype
         self.numbers = {name: x.value for name, x in arguments.items() if kinds[name] == "number"}

@@ -22,7 +22,7 @@ Kind = Literal["static", "number", "schedule", "undecided"]
 def classify(value: object, parameter: Parameter) -> Kind:
     """Return whether an argument is passed on unchanged, a number or an array, or a schedule.
 
-    Its type decides, and what its parameter says: the first of the rules of `inject_hyperparams` that applies.
+    Its type decides, and what its parameter says: the first of the rules that `inject_hyperparams` lists.
     """
     if value is None or isinstance(value, (bool, np.bool_, str, type)):  # rule 2
         return "static"
@@ -32,9 +32,9 @@ def classify(value: object, parameter: Parameter) -> Kind:
         return "static" if parameter.takes_only_ints and isinstance(value, (int, np.integer)) else "number"
     if isinstance(value, StatefulSchedule):  # rule 5
         return "schedule"
-    if not callable(value) or value is parameter.default or isinstance(value, TreeSpec):  # rules 8 and 6
+    if value is parameter.default or isinstance(value, TreeSpec):  # rule 6
         return "static"
-    if parameter.role == "schedule":  # rule 7
+    if parameter.role == "schedule" and callable(value):  # rule 7
         return "schedule"
     if not is_truly_callable(value):  # rule 8
         return "static"
@@ -48,16 +48,16 @@ def is_number_or_array(value: object) -> bool:
     return is_array(value) and not isinstance(value, np.bool_) and dtype_of(value) is not None
 
 
-class Argument(NamedTuple):
+class Given(NamedTuple):
     """An argument, and what its parameter says."""
 
     value: Any
     parameter: Parameter
 
 
-def named_arguments(call: Call, static: set[str], only: set[str] | None) -> dict[str, Argument]:
+def named_arguments(call: Call, static: set[str], only: set[str] | None) -> dict[str, Given]:
     """Return the arguments of a call by name, with defaults, and with those that `**kwargs` gathers."""
-    arguments: dict[str, Argument] = {}
+    arguments: dict[str, Given] = {}
     for name, x in call.signature.parameters.items():
         value = call.arguments.get(name, x.default)
         if value is inspect.Parameter.empty:
@@ -67,21 +67,21 @@ def named_arguments(call: Call, static: set[str], only: set[str] | None) -> dict
                 f"inject_hyperparams stores arguments by name, and *{name} of {call.name} gathers them without names. "
                 f"Inject a function that names them; or, to pass them on unchanged, write static_args={name!r}"
             )
-        arguments[name] = Argument(value, call.parameters[name])
+        arguments[name] = Given(value, call.parameters[name])
     keywords = [x for x in call.signature.parameters.values() if x.kind is inspect.Parameter.VAR_KEYWORD]
     for name, value in call.gathered.items():
         if name not in arguments:  # one that shares the name of a positional-only parameter is static
             keyword = keywords[0].replace(name=name, kind=inspect.Parameter.KEYWORD_ONLY)
-            arguments[name] = Argument(value, Parameter.of(keyword))
+            arguments[name] = Given(value, Parameter.of(keyword))
     return arguments
 
 
 def kinds_of(
-    factory_name: str, arguments: dict[str, Argument], static: set[str], only: set[str] | None
+    factory_name: str, arguments: dict[str, Given], static: set[str], only: set[str] | None
 ) -> dict[str, Kind]:
     """Return what each argument is, by name, as `static_args` and `only` say, or else as `classify` does."""
 
-    def kind_of(name: str, x: Argument) -> Kind:
+    def kind_of(name: str, x: Given) -> Kind:
         if name in static or (only is not None and name not in only):  # rule 1
             return "static"
         if only is not None:  # it names this one

@@ -11,7 +11,7 @@ from treekit._base.tree import is_mapping
 from treekit._base.types import Labels, Mask, OptState, Params, PyTree, TransformationLike, Updates
 from treekit._select.tree_spec import TreeSpec
 from treekit.optax._kernel.boundary import at_boundary
-from treekit.optax._kernel.extra_args import is_like
+from treekit.optax._kernel.extra_args import args_like
 from treekit.optax._kernel.holes import is_hole
 from treekit.optax._kernel.transformation import Core, GradientTransformation, core_of
 from treekit.optax._wrappers.masks_and_labels import MaskFunction, parts_by_label, short
@@ -263,10 +263,8 @@ def update_part(
     def of_part(tree: PyTree) -> Any:
         return jtu.tree_map(hole_or, part, tree, is_leaf=is_hole)
 
-    def view(name: str, x: Any) -> Any:
-        return of_part(x) if is_like(x, updates, may_be_number=name == "grad", any_shape=any_shape) else x
-
-    extra = {name: view(name, x) for name, x in extra.items()}
+    likes = args_like(extra, updates, any_shape=any_shape)
+    extra = {**extra, **{name: of_part(x) for name, x in likes.items()}}
     out: tuple[Any, Any] = inner_update(of_part(updates), state, None if params is None else of_part(params), **extra)
     return out
 

@@ -1,6 +1,5 @@
 """A tree, or a function of the params, as a core asks for it: a mask, labels, rates, dimension numbers."""
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,11 +20,11 @@ from treekit.optax._kernel.passed import NOT_PASSED, as_passed
 def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> FittedPrefix:
     """Resolve a spec, and fit it to the params inside; an error says how to make one that fits.
 
-    | the core sees | a function is asked about |
-    |---|---|
-    | a list of some leaves, in `param_groups` | the tree of all leaves, and so is a tree |
-    | the params, or updates that are like them | the params as the user passed them |
-    | other arrays, as inside of `flatten` | nothing: it raises |
+    | the core sees | the spec is resolved for | a function is asked about |
+    |---|---|---|
+    | a list of some leaves, in `param_groups` | the tree of all leaves, once | that, as the user passed it |
+    | the params, or updates that are like them | these | these, as the user passed them |
+    | other arrays, as inside of `flatten` | these | nothing: it raises |
 
     Args:
         spec: the spec.
@@ -33,9 +32,14 @@ def resolve(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], n
         is_spec_leaf: whether something is a leaf of a spec, such as a bool.
         name: what the user calls the spec.
     """
-    if group := group_inside(params):
-        values = group.answers_of(spec, lambda whole: _answers(resolve(spec, whole, is_spec_leaf, name)))
-        return fit_spec(values, params, Argument(name, is_spec_leaf))
+    group = group_inside(params)
+    if group is None:
+        return _resolve_tree(spec, params, is_spec_leaf, name)
+    values = group.answers_of(spec, lambda whole: _answers(_resolve_tree(spec, whole, is_spec_leaf, name)))
+    return fit_spec(values, params, Argument(name, is_spec_leaf))
+
+
+def _resolve_tree(spec: object, params: Params, is_spec_leaf: Callable[[Any], bool], name: str) -> FittedPrefix:
     asked = as_passed(params)
     refusal = NOT_PASSED if asked is None and params is not None else ""
     argument = Argument(name, is_spec_leaf, hint=f"\n{_hint(spec, params, name)}")
@@ -71,10 +75,11 @@ def _check_asks_no_classes(
     `nnx.Optimizer` throws these away before it calls `update`, and a mask of weight decay has no state that would tell.
     So only a second answer, for the values of the variables, can show it.
     """
-    answers = of_values = _answers(fitted)
-    with contextlib.suppress(Exception):  # one that cannot take values raises in an update that has only those
-        of_values = _answers(fit_spec(spec, values_of_variables(params), Argument(name, is_spec_leaf)))
-    if any(map(_differ, answers, of_values)):
+    try:
+        of_values = fit_spec(spec, values_of_variables(params), Argument(name, is_spec_leaf))
+    except Exception:  # it cannot take values, so it raises in an update that has only those
+        return
+    if any(map(_differ, _answers(fitted), _answers(of_values))):
         raise ValueError(
             f"the function given as {name} selects other params in a state of Flax's variables than in one of "
             "their values. nnx.Optimizer passes variables to init, and values to update. Pass what it returns for "
