@@ -6,7 +6,8 @@ Which leaves, and which steps?
 - `specs`: what does a tree, or a function of the params, such as rates, say of the params that a core sees?
 - `masks_and_labels`: which leaves do a mask and labels select?
 - `multi_steps`: does this step run, or does it only accumulate?
-- `rounds`: how does a step count in its round, and what is accumulated?
+- `rounds`: how does a step count in its round?
+- `weighted_sum`: what is accumulated in a round?
 - `in_place`: where are the updates of a round?
 - `conditional`: does this step run, or is it held?
 - `run_if`: how is a step held under `jit`?

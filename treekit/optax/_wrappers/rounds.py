@@ -1,24 +1,20 @@
-"""The core of `MultiSteps`: how does a step count in its round, and what is accumulated?
+"""The core of `MultiSteps`: how does a step count in its round?
 
 Each gradient has a weight, and each round has the sum of its weights so far. Without weights, each gradient has the
 weight 1, and that sum is `mini_step`, the number of earlier steps in the round. A gradient that is skipped has the
 weight 0.
-
-A mean is updated, and gradients are not summed, as by Welford: mean + (gradient - mean) / divisor, where the divisor is
-sum / weight. So no number is k times as large as a gradient. With `use_grad_mean=False`, they are summed.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Shaped
+from jaxtyping import Array, Bool, Float
 
 from treekit._base.dtype import dtype_of, issubdtype, promoted_dtype, strengthen, strengthen_all
-from treekit._base.jax import jnp, jtu, lax, untyped
+from treekit._base.jax import jnp, jtu, untyped
 from treekit._base.predicates import is_real_number, is_traced
 from treekit._base.types import HasDtype, OptState, Params, Updates
 from treekit._compare.prefix import flatten_up_to
@@ -28,6 +24,7 @@ from treekit.optax._kernel.known_states import declare, known
 from treekit.optax._kernel.transformation import Core
 from treekit.optax._wrappers.in_place import run_step_if
 from treekit.optax._wrappers.run_if import run_if
+from treekit.optax._wrappers.weighted_sum import adding
 
 
 class WeightedMultiStepsState(NamedTuple):
@@ -85,25 +82,24 @@ class Rounds:
         grads, treedef = jtu.tree_flatten(updates)
         acc_before = strengthen_all(treedef.flatten_up_to(state.acc_grads))
         _check_accumulator(updates, grads, acc_before)
-        # A gradient without weight may be NaN. If every gradient has one, this is None, and a select is left out.
         may_lack_weight = self.weighted or self.should_skip is not None
-        has_no_weight = step.weight == 0 if may_lack_weight else None
-        add, operand_of = (_add_to_mean, _divisor) if self.mean else (_add_to_sum, _weight)
-        operands = {acc.dtype: operand_of(step, acc) for acc in acc_before}  # one for each dtype of an accumulator
+        weights = step.weight, step.weight_sum, step.is_first
+        add = adding(*weights, acc_before, mean=self.mean, may_lack_weight=may_lack_weight)
 
         # What counts is `accumulate` in a step that only accumulates, and `inner_step` at the end of a round.
         def accumulate(acc: list[Any]) -> list[Any]:
             """Return the accumulator after this step."""
-            pairs = zip(grads, acc, strict=True)
-            return [add(has_no_weight, step.is_first, operands[x.dtype], grad, x) for grad, x in pairs]
+            return list(map(add, grads, acc))
 
         def inner_step(inner_state: OptState, acc: list[Any]) -> tuple[Any, Any]:
             """Return the updates of the inner transformation, in the shapes of the accumulator, and its state."""
             # A loop, which runs here, computes them once and in place. XLA would compute them again for each reader,
             # such as a clip by norm (JAX 0.10.2, tests/accelerators/test_multi_steps.py).
             sums = run_if(step.should_step, accumulate, acc)
-            of_round = treedef.unflatten(x.astype(_dtype_of_sum(grad, x)) for grad, x in zip(grads, sums, strict=True))
-            new_updates, new_inner_state = self.inner.update(of_round, inner_state, params, **extra)
+            sums_of_round = treedef.unflatten(
+                x.astype(_dtype_of_sum(grad, x)) for grad, x in zip(grads, sums, strict=True)
+            )
+            new_updates, new_inner_state = self.inner.update(sums_of_round, inner_state, params, **extra)
             return list(map(_broadcast_to, flatten_up_to(treedef, new_updates), acc)), new_inner_state
 
         new_updates, new_inner_state, new_acc = run_step_if(
@@ -218,50 +214,6 @@ def _check_accumulator(updates: Updates, grads: list[Any], accs: list[Any]) -> N
         if grad.shape != acc.shape or not issubdtype(acc.dtype, jnp.inexact):
             at = leaf_path_text(updates, i)
             raise ValueError(f"the gradient at {at} is {describe(grad)}, its accumulator {describe(acc)}")
-
-
-def _divisor(step: _Step, acc: HasDtype) -> Any:
-    """Return what the difference to the mean is divided by, sum / weight, for an accumulator of this dtype."""
-    wide = promoted_dtype(step.weight, acc)  # float16 cannot represent 100,000 tokens
-    has_no_weight = step.weight == 0
-    # Also where the result is not chosen, a derivative of 0 / 0 is NaN.
-    ratio = step.weight_sum.astype(wide) / jnp.where(has_no_weight, 1, step.weight).astype(wide)
-    return jnp.where(has_no_weight, 1, ratio).astype(acc.dtype)
-
-
-def _weight(step: _Step, acc: HasDtype) -> Any:
-    """Return what a gradient is multiplied by in a sum, for an accumulator of this dtype."""
-    return step.weight.astype(promoted_dtype(step.weight, acc))
-
-
-# Both are traced once for each shape, and inlined, so that the program is that of the function itself.
-@functools.partial(untyped.jit, inline=True)
-def _add_to_mean(
-    has_no_weight: Bool[Array, ""] | None,
-    is_first: Bool[Array, ""],
-    divisor: Shaped[Array, ""],
-    grad: Shaped[Array, "*shape"],
-    acc: Shaped[Array, "*shape"],
-) -> Any:
-    grad = grad.astype(acc.dtype)
-    return _selected(has_no_weight, is_first, grad, acc + (grad - acc) / divisor, acc)
-
-
-@functools.partial(untyped.jit, inline=True)
-def _add_to_sum(
-    has_no_weight: Bool[Array, ""] | None,
-    is_first: Bool[Array, ""],
-    weight: Shaped[Array, ""],
-    grad: Shaped[Array, "*shape"],
-    acc: Shaped[Array, "*shape"],
-) -> Any:
-    term = (weight * grad.astype(acc.dtype).astype(weight.dtype)).astype(acc.dtype)  # JAX does not mix float8 with f32
-    return _selected(has_no_weight, is_first, term, acc + term, acc)
-
-
-def _selected(has_no_weight: Bool[Array, ""] | None, is_first: Bool[Array, ""], first: Any, more: Any, acc: Any) -> Any:
-    new = lax.select(is_first, first, more)  # not added to zero, so that -0.0 is preserved
-    return new if has_no_weight is None else lax.select(has_no_weight, acc, new)
 
 
 def is_int(x: Any) -> bool:
