@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxtyping import Array, Bool, Float, Shaped
+from jaxtyping import Array, Bool, Shaped
 
 from treekit._base.dtype import promoted_dtype
 from treekit._base.jax import jnp, lax, untyped
@@ -16,9 +16,9 @@ from treekit._base.types import HasDtype
 
 
 def adding(
-    weight: Float[Array, ""],
-    weight_sum: Float[Array, ""],
-    is_first: Bool[Array, ""],
+    weight: Any,
+    weight_sum: Any,
+    is_first: Any,
     accs: Sequence[HasDtype],
     *,
     mean: bool,
@@ -27,9 +27,9 @@ def adding(
     """Return a function that adds a gradient to its accumulator: it takes both, and returns the new accumulator.
 
     Args:
-        weight: the weight of the gradients.
+        weight: the weight of the gradients; a float of shape (), as the next one, of JAX or of NumPy.
         weight_sum: the sum of the weights in the round, this one included.
-        is_first: whether that was 0 before. Then a gradient replaces what is in the accumulator.
+        is_first: whether that was 0 before; a bool of shape (). Then a gradient replaces what is in the accumulator.
         accs: the accumulators, of which only the dtypes count.
         mean: whether they have the mean of the gradients, or the sum.
         may_lack_weight: whether the weight may be 0. Then the gradient may be NaN, and a select leaves it out.
