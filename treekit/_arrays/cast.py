@@ -15,11 +15,7 @@ T = TypeVar("T")
 
 
 def cast_each(
-    results: list[Any],
-    likes: list[Any],
-    tree: PyTree,
-    is_leaf: IsLeaf = None,
-    casting: str = "same_kind",
+    results: list[Any], likes: list[Any], tree: PyTree, is_leaf: IsLeaf = None, casting: str = "same_kind"
 ) -> list[Any]:
     """Cast one result for each leaf of `tree` to the dtypes of `likes`, as `cast_like` does; errors name key paths."""
     out: list[Any] = []

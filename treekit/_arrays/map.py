@@ -42,11 +42,7 @@ def dtype_preserving_tree_map(
     **options: Unpack[_Options],
 ) -> T: ...
 def dtype_preserving_tree_map(
-    f: Callable[..., Any],
-    tree: T,
-    *rest: PyTree,
-    is_leaf: LeafPredicate | None = None,
-    casting: Casting = "same_kind",
+    f: Callable[..., Any], tree: T, *rest: PyTree, is_leaf: LeafPredicate | None = None, casting: Casting = "same_kind"
 ) -> T:
     """Map over a tree as `jax.tree.map` does, and cast each result to the dtype of the leaf that it came from.
 

@@ -49,11 +49,7 @@ def equal(a: object, b: object) -> bool:
 
 
 def walk_pairs(
-    a: PyTree,
-    b: PyTree,
-    stop: Callable[[PyTree, PyTree], bool],
-    *,
-    same: Callable[[Any, Any], bool] = equal,
+    a: PyTree, b: PyTree, stop: Callable[[PyTree, PyTree], bool], *, same: Callable[[Any, Any], bool] = equal
 ) -> Iterator[Pair]:
     """Yield where two trees differ in their nodes, and each pair of leaves, in the order of `a`.
 

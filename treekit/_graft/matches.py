@@ -155,9 +155,7 @@ def _by_label(leaf: Leaf, claimants: list[Leaf], candidates: list[Source]) -> _C
     else:  # no candidate has it: those whose labels the other tree does not have
         of_new, of_old = new - old, old - new
     return _Choice(
-        leaf,
-        [x for x in claimants if x.state.labels in of_new],
-        [x for x in candidates if x.state.labels in of_old],
+        leaf, [x for x in claimants if x.state.labels in of_new], [x for x in candidates if x.state.labels in of_old]
     )
 
 

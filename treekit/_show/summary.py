@@ -21,14 +21,7 @@ from treekit._base.types import PyTree
 from treekit._names.key_path import keyed_children, start_below
 from treekit._show.statistics import measure, together
 from treekit._text.arguments import refuse_class
-from treekit._text.describe import (
-    count,
-    describe,
-    describe_bytes,
-    describe_function,
-    describe_value,
-    shortened,
-)
+from treekit._text.describe import count, describe, describe_bytes, describe_function, describe_value, shortened
 from treekit._text.table import Shown, Table, left_out
 
 _LINES = 500  # in str() at most

@@ -54,11 +54,7 @@ def check_transformation(
 
 
 def transformation_laws(
-    tx: TransformationLike,
-    params: Params,
-    grads: Updates,
-    extra: dict[str, Any],
-    laws: Collection[str] | None = None,
+    tx: TransformationLike, params: Params, grads: Updates, extra: dict[str, Any], laws: Collection[str] | None = None
 ) -> Iterator[Violation]:
     """Yield the violations of the laws of a gradient transformation.
 

@@ -245,12 +245,7 @@ LAWS: dict[str, Law] = {
         WRAP,
         _other_updates,
     ),
-    "traces": Law(
-        f"update is traced once in {STEPS} steps",
-        "jit silently compiles again",
-        WRAP,
-        _retraced,
-    ),
+    "traces": Law(f"update is traced once in {STEPS} steps", "jit silently compiles again", WRAP, _retraced),
     "finite": Law(
         "finite gradients give no NaN",
         "the params become NaN",

@@ -53,11 +53,7 @@ def store_state(
 ) -> GradientTransformation[S]: ...
 @overload
 def store_state(
-    inner: TransformationLike,
-    dtype: StateDtype = None,
-    *,
-    rounding: Literal["nearest", "stochastic"],
-    seed: int = 0,
+    inner: TransformationLike, dtype: StateDtype = None, *, rounding: Literal["nearest", "stochastic"], seed: int = 0
 ) -> GradientTransformation[Any]: ...
 def store_state(
     inner: TransformationLike,

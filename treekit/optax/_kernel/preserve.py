@@ -17,15 +17,7 @@ from typing import Any
 
 from treekit._arrays.cast import cast_each
 from treekit._arrays.shapes import can_be_broadcast
-from treekit._base.dtype import (
-    dtype_of,
-    have_same_dtypes,
-    is_number,
-    is_weak,
-    issubdtype,
-    shape_of,
-    strengthen,
-)
+from treekit._base.dtype import dtype_of, have_same_dtypes, is_number, is_weak, issubdtype, shape_of, strengthen
 from treekit._base.jax import jnp, jtu
 from treekit._base.predicates import is_array
 from treekit._base.types import HasDtype, OptState, Params, PyTreeDef, Updates

@@ -71,9 +71,7 @@ def apply_if_finite(
 
 
 def conditionally_transform(
-    inner: TransformationLike,
-    should_transform_fn: Callable[..., Any],
-    forward_extra_args: bool = False,
+    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
 ) -> GradientTransformation[optax.ConditionallyTransformState]:
     """Run a transformation in some steps, and pass updates on unchanged in the others, for every mix of dtypes.
 
@@ -101,9 +99,7 @@ def conditionally_transform(
 
 
 def conditionally_mask(
-    inner: TransformationLike,
-    should_transform_fn: Callable[..., Any],
-    forward_extra_args: bool = False,
+    inner: TransformationLike, should_transform_fn: Callable[..., Any], forward_extra_args: bool = False
 ) -> GradientTransformation[optax.ConditionallyMaskState]:
     """Run a transformation in some steps, and return zero updates in the others, for every mix of dtypes.
 

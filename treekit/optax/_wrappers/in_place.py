@@ -14,11 +14,7 @@ from treekit.optax._wrappers.traced import trace
 
 
 def run_step_if(
-    should_step: Any,
-    accumulate: Callable[..., Any],
-    inner_step: Callable[..., Any],
-    state: OptState,
-    acc: list[Any],
+    should_step: Any, accumulate: Callable[..., Any], inner_step: Callable[..., Any], state: OptState, acc: list[Any]
 ) -> tuple[Any, Any, Any]:
     """Run `inner_step` if `should_step` is true, else only accumulate.
 

@@ -68,10 +68,7 @@ def _masked(core: Core, mask: MaskFunction, *, any_shape: bool) -> Core:
 
 
 def partition(
-    transforms: Mapping[Any, TransformationLike],
-    param_labels: Labels,
-    *,
-    mask_compatible_extra_args: bool = False,
+    transforms: Mapping[Any, TransformationLike], param_labels: Labels, *, mask_compatible_extra_args: bool = False
 ) -> GradientTransformation[optax.transforms.PartitionState]:
     """Give each leaf to the transformation with its label: `optax.partition` for every label tree and model.
 

@@ -16,13 +16,7 @@ from treekit._base.types import HasDtype
 
 
 def adding(
-    weight: Any,
-    weight_sum: Any,
-    is_first: Any,
-    accs: Sequence[HasDtype],
-    *,
-    mean: bool,
-    may_lack_weight: bool,
+    weight: Any, weight_sum: Any, is_first: Any, accs: Sequence[HasDtype], *, mean: bool, may_lack_weight: bool
 ) -> Callable[[Any, Any], Any]:
     """Return a function that adds a gradient to its accumulator: it takes both, and returns the new accumulator.
 
