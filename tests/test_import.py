@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 import treekit
+import treekit.typing
 from tests.releases import has
 from treekit import optax
 from treekit._missing import _HABITS, getattr_of
@@ -98,7 +99,9 @@ def test_all_other_files_use_only_names_that_every_release_has() -> None:
     assert [name for name in sorted(used) if not has(name)] == []
 
 
-@pytest.mark.parametrize(("module", "name"), [(treekit, "nothing"), (treekit, "adam"), (optax, "graft")])
+@pytest.mark.parametrize(
+    ("module", "name"), [(treekit, "nothing"), (treekit, "adam"), (optax, "graft"), (treekit.typing, "graft")]
+)
 def test_python_is_told_which_name_a_module_does_not_have(module: ModuleType, name: str) -> None:
     """So that it adds, as for every module: Did you mean ...?"""
     with pytest.raises(AttributeError, match=name) as caught:

@@ -39,4 +39,6 @@ else:
             from treekit.optax._kernel.transformation import GradientTransformation
 
             return GradientTransformation
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from treekit._missing import no_attribute
+
+        raise no_attribute(__name__, name)

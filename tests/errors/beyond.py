@@ -189,6 +189,7 @@ MISTAKES: dict[str, Mistake] = {
     "a measure without a name": Mistake(
         lambda: monitor(optax.tree.norm), TypeError, "{'norm': optax.tree.norm}", MONITOR
     ),
+    "a measure that is a number": Mistake(lambda: monitor({"norm": 3}), TypeError, "'norm'", MONITOR),
     "a measure of three arguments": Mistake(
         lambda: monitor({"norm": lambda x, y, z: 1.0}), TypeError, "'norm'", MONITOR
     ),

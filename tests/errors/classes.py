@@ -105,6 +105,15 @@ def create_with_a_later_init() -> None:
     late()
 
 
+def created_with_new(set_attribute: Any) -> None:
+    def new(cls: Any) -> object:
+        self: object = object.__new__(cls)
+        set_attribute(self, "_seen", 1)
+        return self
+
+    node(class_with(__annotations__={"weight": Any}, weight=2, __new__=new))()
+
+
 def check_with_a_later_jaxtyping() -> None:
     storage.cache_clear()
     with mock.patch("jaxtyping._storage.get_shape_memo", lambda: "another memo"):
@@ -154,6 +163,12 @@ MISTAKES: dict[str, Mistake] = {
     "a node flattened too early": Mistake(lambda: Careless(jax.tree.leaves), TypeError, "Careless.weight"),
     "an attribute that is not a field": Mistake(
         lambda: Careless(lambda self: vars(self).update(weight=1, bias=ONES)), TypeError, "`bias: jax.Array`"
+    ),
+    "an attribute that __new__ sets and that is not a field": Mistake(
+        lambda: created_with_new(object.__setattr__), TypeError, "`_seen: int`"
+    ),
+    "an attribute that __new__ sets in the usual way": Mistake(
+        lambda: created_with_new(setattr), FrozenInstanceError, "__new__"
     ),
     "an attribute in the slots of a base": Mistake(
         lambda: node(class_with(WithSlots, __init__=lambda self: setattr(self, "x", 1)))(),

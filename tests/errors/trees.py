@@ -117,9 +117,11 @@ MISTAKES: dict[str, Mistake] = {
     "None, where another leaf is None": Mistake(
         lambda: AT(lambda t: t["a"].get("bais"), {"a": {"bias": None}}, 1), ValueError, "where returned None"
     ),
-    "None, where there are two": Mistake(lambda: AT(lambda t: t[0], [None, None], 1), ValueError, "is_leaf"),
-    "a node twice": Mistake(lambda: AT(lambda t: (t[0], t[0]), [1, 2], [1, 2]), ValueError, "twice"),
-    "a node and a node in it": Mistake(lambda: AT(lambda t: (t[0][0], t[0]), [[1], 2], [1, 2]), ValueError, "inside"),
+    "None, where there are two": Mistake(lambda: AT(lambda t: t[0], [None, None], 1), ValueError, "0, 1; is_leaf"),
+    "a node twice": Mistake(lambda: AT(lambda t: (t[1], t[1]), [1, 2], [1, 2]), ValueError, "at 1 twice"),
+    "a node and a node in it": Mistake(
+        lambda: AT(lambda t: (t[1][0], t[1]), [2, [1]], [1, 2]), ValueError, "at 1.0, which is inside"
+    ),
     "nothing": Mistake(lambda: AT(lambda t: (), [1], [1]), ValueError, "strict"),
     "an attribute of a leaf": Mistake(lambda: AT(lambda t: t["a"][0].real, {"a": [1.0]}, 1), AttributeError, "real"),
     "leaves that have a value": Mistake(
@@ -135,6 +137,7 @@ MISTAKES: dict[str, Mistake] = {
     "both replace and replace_fn": Mistake(lambda: AT("head", TREE, 1, str), ValueError, "replace_fn"),
     "neither replace nor replace_fn": Mistake(lambda: AT("head", TREE), ValueError, "replace_fn"),
     "a function for an array": Mistake(lambda: AT("layers.0.bias", MLP, jnp.zeros_like), TypeError, "layers.0.bias"),
+    "a string for a list": Mistake(lambda: AT(["0", "1"], [1, 2], "ab"), TypeError, "found 'ab'"),
     "an array for a list": Mistake(
         lambda: AT(["layers.0.bias", "layers.1.bias"], MLP, ARRAY), TypeError, "found f32[2]"
     ),

@@ -7,6 +7,7 @@ import functools
 import inspect
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import beartype
@@ -58,7 +59,9 @@ class Rich(Generic[T]):
 class New(Rich[T]):
     def __new__(cls, *args: Any, **kwargs: Any) -> "New[T]":
         cls.log.append("new")
-        return super().__new__(cls)
+        self = super().__new__(cls)
+        object.__setattr__(self, "later", 4)
+        return self
 
 
 def doubles(self: Any, x: Any) -> None:
@@ -258,6 +261,16 @@ def test_an_array_in_the_class_body_needs_an_annotation() -> None:
             assert shared().w is value and jax.tree.leaves(shared()) == []
 
 
+class NotRead(Mapping[str, Any]):
+    """A mapping that would read a file."""
+
+    __getitem__: Any = None
+    __iter__: Any = None
+
+    def __len__(self) -> int:
+        return 1
+
+
 def test_other_values_in_the_class_body_need_no_annotation() -> None:
     @node
     class Constants:
@@ -265,5 +278,6 @@ def test_other_values_in_the_class_body_need_no_annotation() -> None:
         table = ({1: "a", "b": np.float32(1)},)
         activation = staticmethod(jax.nn.relu)
         step = functools.partial(jnp.multiply, 2)
+        weights = NotRead()
 
     assert jax.tree.leaves(Constants()) == []

@@ -2,11 +2,13 @@
 
 import functools
 import types
-from collections.abc import Iterable
-from typing import Any, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeGuard, cast
 
 from treekit._base.jax import jtu, untyped
 from treekit._base.tree import is_mapping, reachable
+
+FUNCTIONS: Any = (types.FunctionType, types.MethodType, functools.partial, type(untyped.jit(len)))
 
 
 def captured_objects(f: object) -> list[Any]:
@@ -30,7 +32,9 @@ def captured_by(f: Any) -> list[Any]:
     return [f.__wrapped__] if isinstance(f, FUNCTIONS) and hasattr(f, "__wrapped__") else []
 
 
-_DICTS: Any = (dict, types.MappingProxyType)
+def holds_its_values(x: object) -> TypeGuard[Mapping[Any, Any]]:
+    """Whether `x` is a mapping that reads nothing: a dict, a view of one, or a node. Any other may read a file."""
+    return isinstance(x, (dict, types.MappingProxyType)) or (is_mapping(x) and not jtu.all_leaves([x]))
 
 
 def parts_of(x: Any) -> list[Any]:
@@ -43,7 +47,7 @@ def parts_of(x: Any) -> list[Any]:
     | a bound method | its function, its instance, and the attributes of that |
     | any other callable | what it was made from |
     """
-    if isinstance(x, _DICTS) or (is_mapping(x) and not jtu.all_leaves([x])):  # any other mapping may read a file
+    if holds_its_values(x):
         return [*x.values()]
     if isinstance(x, (tuple, list)):
         return [*cast(Iterable[Any], x)]
@@ -59,6 +63,3 @@ def closure_of(f: types.FunctionType) -> dict[str, Any]:
     """Return what a function closes over, by name, without names that have no value, such as those deleted since."""
     cells = zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
     return {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
-
-
-FUNCTIONS: Any = (types.FunctionType, types.MethodType, functools.partial, type(untyped.jit(captured_by)))

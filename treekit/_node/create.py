@@ -77,11 +77,13 @@ def _create(
     | is finished, or of a subclass that is not a node itself | an error |
     | is new, of a class that IPython's %autoreload has replaced | it is created as one of the new class |
     | is new | its code runs, and it is finished |
+
+    It is finished if it has all of its fields: a `__new__` may have set some attributes.
     """
     layout: Layout | None = layout_of(cls)  # None if the class is not one of `@node` any more
     if _is_building(self):
         init(self, *args, **kwargs)
-    elif layout is None or layout.creation is None or type(self) is not cls or vars(self):
+    elif layout is None or layout.creation is None or type(self) is not cls or _has_fields(self, layout):
         raise _frozen(self, "initialized again")
     elif layout.cls is not cls:
         # %autoreload has executed the class again, put the attributes of the new one into the old one, and made the
@@ -90,6 +92,14 @@ def _create(
         layout.cls.__init__(self, *args, **kwargs)
     else:
         _create_new(layout, layout.creation, init, self, args, kwargs)
+
+
+def _has_fields(self: object, layout: Layout) -> bool:
+    return bool(vars(self)) and not _missing(self, layout)
+
+
+def _missing(self: object, layout: Layout) -> list[str]:
+    return [name for name in layout.names if name not in vars(self)]
 
 
 def _create_new(
@@ -136,7 +146,7 @@ def _finish(self: object, layout: Layout, creation: Creation) -> None:
 def _check_attributes(self: object, layout: Layout) -> None:
     """Raise a TypeError unless the attributes of an instance are exactly the fields."""
     cls, names, attributes = layout.cls, layout.names, vars(self)
-    if missing := [name for name in names if name not in attributes]:
+    if missing := _missing(self, layout):
         raise TypeError(f"creating {cls.__qualname__} left {', '.join(missing)} unset. Set every field (None will do)")
     extra = undeclared(cls, names, attributes) if len(attributes) > len(names) else ()
     for name in extra:
@@ -170,11 +180,11 @@ def _frozen(self: object, done: str) -> TypeError | dataclasses.FrozenInstanceEr
     layout: Layout | None = layout_of(cls)
     if layout is None:
         return TypeError(f"{cls.__qualname__} extends a node but is not a node itself: decorate it with @node too")
-    if missing := [name for name in layout.names if name not in vars(self)]:
+    if missing := _missing(self, layout):
         return dataclasses.FrozenInstanceError(
             f"a {cls.__qualname__} cannot be {done}. This one has no {missing[0]}, so the __init__ that @node prepared "
-            "did not create it. If that was replaced, as by IPython's %autoreload when you edit it, define the class "
-            "again: reload its module, or restart"
+            "has not created it. Set attributes in __init__, and not in __new__. If __init__ was replaced, as by "
+            "IPython's %autoreload when you edit it, define the class again: reload its module, or restart"
         )
     return dataclasses.FrozenInstanceError(
         f"{cls.__qualname__} is finished once it is created, and cannot be {done}; make another one with "

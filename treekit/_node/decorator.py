@@ -9,8 +9,9 @@ from typing import Any, TypedDict, TypeVar, Unpack, cast, dataclass_transform, o
 import jax
 import numpy as np
 
+from treekit._base.functions import holds_its_values
 from treekit._base.layouts import TRAINABLE, layout_of
-from treekit._base.tree import children_or_none, is_mapping, reachable
+from treekit._base.tree import children_or_none, reachable
 from treekit._node.allowed import check_fields, check_free, check_names
 from treekit._node.create import node_methods
 from treekit._node.creation import COPY, Creation
@@ -236,7 +237,7 @@ def _check_class_attributes(cls: Any, own: Mapping[str, Any]) -> None:
         return isinstance(x, (jax.Array, np.ndarray))
 
     def parts_of(x: object) -> list[Any]:
-        return list(x.values()) if is_mapping(x) else list(children_or_none(x) or ())
+        return list(x.values()) if holds_its_values(x) else list(children_or_none(x) or ())
 
     for name, value in own.items():
         if name not in cls.__dataclass_fields__ and any(map(is_array, reachable(value, parts_of))):

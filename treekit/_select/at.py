@@ -82,8 +82,8 @@ def tree_at(
             nodes, and you passed `replace`; a function returns something that is not a node of the tree, such as a
             static field, the same node twice, or one of several None; it depends on the leaves; `replace` has another
             length; or you passed both or neither of `replace` and `replace_fn`.
-        TypeError: `where` is or returns a sequence, and `replace` is not one (an array is not); `replace` is a
-            function, and what is selected is an array; or `where` or `strict` is something else.
+        TypeError: `where` is or returns a sequence, and `replace` is not one (an array or a string is not); `replace`
+            is a function, and what is selected is an array; or `where` or `strict` is something else.
 
     Source: the contract of `equinox.tree_at`, for functions.
 
@@ -193,7 +193,7 @@ def _replacements(selected: Selection, replace: Any) -> list[Any]:
     if not items:
         return []
     wanted = f"replace must be a sequence of {count(len(items), 'value')}, one for each item that where has or returns"
-    if not isinstance(replace, Sequence):  # an array would be taken apart
+    if not isinstance(replace, Sequence) or isinstance(replace, (str, bytes)):  # which would be taken apart, as arrays
         raise TypeError(f"{wanted}; found {describe_value(replace)}")
     values: list[Any] = [*replace]
     if len(values) != len(items):

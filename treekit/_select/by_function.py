@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from treekit._base.jax import jtu
-from treekit._base.tree import has_node, is_none, or_leaf
+from treekit._base.tree import is_none, or_leaf
 from treekit._base.types import IsLeaf, LeafPredicate, PyTree, PyTreeDef
 from treekit._compare.prefix import flatten_up_to
 from treekit._names.key_path import flatten_with_path, path_name, walk
@@ -16,6 +16,7 @@ from treekit._select.advice import a_static_field, field_names
 from treekit._select.selection import Selection
 from treekit._text.arguments import RUNS_ITS_CODE
 from treekit._text.describe import describe_value
+from treekit._text.lists import listed
 
 _MUST = (
     "where must return nodes of the tree that it receives, unchanged: neither values computed from leaves nor, as a "
@@ -182,15 +183,17 @@ def _check_places(nodes: list[Any], found: list[Any], marked_tree: PyTree) -> No
         times = times_found[id(node)]
         if times == times_returned[id(node)] == 1:
             continue
-        if not has_node(marked_tree, _is_one_of([node])):
+        paths = flatten_with_path(marked_tree, _is_one_of([node]))[0]
+        names = listed([path_name(path) for path, x in paths if x is node])
+        if not names:
             raise _not_a_node(node, marked_tree)
         if times == 0:
-            why = "which is inside another node that it returned: return one of them, or call tree_at twice"
+            why = f"the node at {names}, which is inside another one that it returned: return one, or call tree_at twice"
         elif times > 1:
-            why = f"which is at {times} places; is_leaf=lambda x: x is None distinguishes several None"
+            why = f"{describe_value(node)}, which is at {names}; is_leaf=lambda x: x is None distinguishes several None"
         else:
-            why = "twice"
-        raise ValueError(f"where returned {describe_value(node)} {why}")
+            why = f"the node at {names} twice"
+        raise ValueError(f"where returned {why}")
 
 
 def _check_none(where: Callable[[Any], Any], located: _Located, marked_tree: PyTree) -> None:

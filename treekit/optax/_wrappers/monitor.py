@@ -55,7 +55,7 @@ def monitor(measures: Measures) -> GradientTransformation[MonitorState]:
         if is_params_placeholder(params):  # for tree_map_params, which needs the names only
             return state._replace(measurements=dict.fromkeys(measures, 0.0))
         measured: MonitorState = tx.update(params, state, params)[1]
-        return measured._replace(measure_states=state.measure_states)
+        return measured._replace(measure_states=state.measure_states)  # an average must not count the params
 
     return at_boundary(Core(init, tx.update))
 
@@ -67,6 +67,12 @@ def _as_in_optax(name: str, measure: Any) -> Any:
     """
     if hasattr(measure, "update"):
         return measure
+    wanted = (
+        f"the measure {name!r} must be a function of the updates, or of the updates and the params; found "
+        f"{describe_value(measure)}"
+    )
+    if not callable(measure):
+        raise TypeError(wanted)
     try:
         parameters = inspect.signature(measure).parameters.values()
     except ValueError:  # some functions of C have no signature
@@ -74,10 +80,7 @@ def _as_in_optax(name: str, measure: Any) -> Any:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = sum(x.kind in positional and x.default is inspect.Parameter.empty for x in parameters)
     if required > 2 or not len(parameters):
-        raise TypeError(
-            f"the measure {name!r} must be a function of the updates, or of the updates and the params; found "
-            f"{describe_value(measure)}, which takes {count(required, 'argument')}"
-        )
+        raise TypeError(f"{wanted}, which takes {count(required, 'argument')}")
     if required != 2:
         return measure
 

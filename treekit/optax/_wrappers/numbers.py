@@ -65,7 +65,7 @@ def _advice(x: Any, factory: str, masks: list[str]) -> str:
         return ". To run one transformation after another, write optax.chain(first, second)"
     leaves = jtu.tree_leaves(x)
     may_be_mask = callable(x) or (leaves and all(isinstance(leaf, bool) for leaf in leaves))
-    if masks and may_be_mask and x is not True:
+    if masks and may_be_mask and not isinstance(x, bool):
         return f". If it is a mask, pass it by name: {factory}(..., {masks[0]}=mask)"
     if leaves and not jtu.all_leaves([x]):
         return ". For another number for some of the params, use treekit.training.param_groups"
