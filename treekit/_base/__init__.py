@@ -3,6 +3,7 @@
 - `types`: which names do types have?
 - `jax`: how do type checkers see JAX, and which of its names do only some releases have?
 - `dtype`: which dtype does a leaf have, and may it be cast to another?
+- `bounds`: can an array of a dtype hold a value?
 - `memory`: who owns the memory of an array?
 - `predicates`: is it an array, a parameter, a function, or a tree that can be called?
 - `functions`: what does a function refer to?

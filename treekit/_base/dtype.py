@@ -179,7 +179,8 @@ def weakened(x: Any, like: Any = 1.0) -> Any:
     return _full_like(like, x)
 
 
-_full_like: Any = jnp.vectorize(lax.full_like)  # all that JAX has for a weak type, and it takes a number
+# `lax.full_like` keeps the weak type of its first argument, and fills with one number: vectorized, with each of `x`.
+_full_like: Any = jnp.vectorize(lax.full_like)
 
 
 def in_native_order(x: Any) -> Any:
@@ -205,15 +206,15 @@ def promoted_dtype(*leaves: object) -> Any:
         dtypes = {dtype_of(as_array(x)) for x in leaves}
     if len(dtypes) == 1:
         return dtypes.pop()
-    ints = {dtype for dtype in dtypes if issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8}
-    if ints:
-        dtypes = dtypes - ints | {jnp.dtype(jnp.int8)}
+    small_ints = {dtype for dtype in dtypes if issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8}
+    if small_ints:
+        dtypes = dtypes - small_ints | {jnp.dtype(jnp.int8)}
     float8 = {dtype for dtype in dtypes if issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits <= 8}
     if float8:
-        floats = {dtype for dtype in dtypes - float8 if issubdtype(dtype, np.inexact)}
-        if floats == {jnp.dtype(jnp.float16)} and any(jnp.finfo(x).max > jnp.finfo(jnp.float16).max for x in float8):
-            floats = {jnp.dtype(jnp.float32)}
-        dtypes = floats or (float8 if len(float8) == 1 else {jnp.dtype(jnp.bfloat16)})
+        wider = {dtype for dtype in dtypes - float8 if issubdtype(dtype, np.inexact)}
+        if wider == {jnp.dtype(jnp.float16)} and any(jnp.finfo(x).max > jnp.finfo(jnp.float16).max for x in float8):
+            wider = {jnp.dtype(jnp.float32)}
+        dtypes = wider or (float8 if len(float8) == 1 else {jnp.dtype(jnp.bfloat16)})
     # The caller asks for promotion, so it is allowed even if JAX's promotion mode is strict.
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*dtypes)
@@ -255,48 +256,6 @@ def _may_cast(have: Any, want: Any, casting: str, weak: bool = False) -> bool:
         return False
     if casting == "unsafe" or want == np.bool_:
         return True
-    return _kind(have) - (weak and _kind(have) == 2) <= _kind(want)  # a Python int may be cast to an unsigned one
-
-
-def holds(x: object, dtype: Any) -> bool:
-    """Whether an array of a dtype can hold a value.
-
-    | a value | integers hold it | floating-point and complex numbers hold it |
-    |---|---|---|
-    | an int, or an array of ints | in bounds | exactly |
-    | a float of shape () | whole, and in bounds | unless it becomes infinite |
-    | what is traced, has several floats, or is of another kind | yes | yes |
-    """
-    if not in_bounds(x, dtype):
-        return False
-    numbers = _numbers(x).tolist()
-    if not issubdtype(dtype, np.inexact):
-        return all(n % 1 == 0 for n in numbers)
-    is_exact = (int(np.real(np.asarray(float(n)).astype(dtype))) == n for n in numbers)
-    return issubdtype(dtype_of(x), np.inexact) or all(is_exact)
-
-
-def in_bounds(x: object, dtype: Any) -> bool:
-    """Whether the ints of a value, or its only float, are within the bounds of a dtype; unknown while tracing, so True.
-
-    Infinity and NaN are within those of floating-point numbers.
-    """
-    is_same = has_dtype(x) and x.dtype == dtype
-    if is_same or not is_number(dtype) or not (numbers := _numbers(x)).size:
-        return True
-    if issubdtype(dtype, np.inexact):
-        largest = float(jnp.finfo(dtype).max)
-        is_beyond = ((numbers < -largest) | (largest < numbers)) & (abs(numbers) < np.inf)
-        return not is_beyond.any()
-    low, high = (0, 1) if dtype == np.bool_ else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
-    return bool(low <= numbers.min() and numbers.max() <= high)
-
-
-def _numbers(x: Any) -> Any:
-    """Return the ints of a value, or its only float, as an array of NumPy; an empty one for anything else."""
-    if isinstance(x, (Tracer, jax.ShapeDtypeStruct)):
-        return np.empty(0)
-    if issubdtype(dtype_of(x), jnp.integer):
-        return np.asarray(x).ravel()
-    is_float = issubdtype(dtype_of(x), jnp.floating) and np.shape(x) == ()
-    return np.array([float(x)] if is_float else [])
+    if weak and issubdtype(have, np.signedinteger):
+        have = np.unsignedinteger  # a Python int may be cast to one, which fails if it does not fit
+    return _kind(have) <= _kind(want)

@@ -30,8 +30,8 @@ def is_param(cls: Any) -> bool:
 
 
 @functools.lru_cache(1_000)
-def is_for_something_else(cls: Any) -> bool:
-    """Whether Flax has a class of variables, or the class that it inherits from, for something else than parameters.
+def holds_no_parameter(cls: Any) -> bool:
+    """Whether Flax has a class of variables, or the class of Flax that it inherits from, for something else.
 
     That is True for all of Flax's own but `Param`: for running statistics, caches, values that were sown, random
     streams, metrics and states of optimizers. `Variable` itself is one of them: the tables of `nnx.RoPE` are its

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, has_dtype, in_bounds, issubdtype
+from treekit._base.bounds import in_bounds
+from treekit._base.dtype import OF_NUMPY, cast_like, dtype_of, has_dtype, issubdtype
 from treekit._base.jax import jnp, untyped
 from treekit._base.predicates import is_narrow, is_traced
 from treekit._graft.arguments import Choices

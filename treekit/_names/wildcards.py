@@ -16,12 +16,16 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     """Return where each `*` and `**` of a glob begins and ends in a name that it matches.
 
     If it matches in several ways, the first of them takes as much as it can, then the second, and so on. A `**` also
-    takes the dot at its end; the name gets one. In "a.x.y.bc", the wildcards of `a.**.b*` take "x.y." and "c", and the
-    spans are (2, 6) and (7, 8).
+    takes the dot at its end; the name gets one.
+
+    | | glob | name | `**` takes | `*` takes |
+    |---|---|---|---|---|
+    | an example | a.**.b* | a.x.y.bc | "x.y." at (2, 6) | "c" at (7, 8) |
+    | read backwards | *b.**.a | cb.y.x.a. | "y.x." at (3, 7) | "c" at (0, 1) |
+    | and forwards again | | | ".x.y" at (1, 5): it has the dot at its other end, so one further | "c" at (7, 8) |
     """
     if prefix := fixed_start(glob):
         return [(len(prefix), len(name) + 1)]
-    # In the example, `*b.**.a` in "cb.y.x.a.", whose groups are "c" at (0, 1), and "y.x." at (3, 7).
     backwards = with_dot(name[::-1])
     match = kept_regex(glob[::-1]).fullmatch(backwards)
     assert match is not None, "the glob matches the name"
@@ -30,7 +34,6 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     for wildcard, group in zip(wildcards, range(len(wildcards), 0, -1), strict=True):
         start, end = match.span(group)
-        # Read forwards, "y.x." is ".x.y" at (1, 5). A `**` has the dot at its other end: "x.y." at (2, 6).
         moved = 1 if wildcard[1] else 0
         spans.append((length - end + moved, length - start + moved))
     return spans

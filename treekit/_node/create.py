@@ -14,7 +14,7 @@ from treekit._node.captured import check_captured
 from treekit._node.copy_arguments import copy_arguments
 from treekit._node.creation import Creation
 from treekit._node.layout import Layout
-from treekit._node.pickling import PICKLING, copies_in_its_own_way
+from treekit._node.pickling import PICKLING
 from treekit._node.static import STATIC
 from treekit._text.describe import describe_function
 from treekit._types.fields import check_created
@@ -28,15 +28,15 @@ def _is_building(x: object) -> bool:
     return id(x) in _building
 
 
-def node_methods(cls: type[Any]) -> dict[str, Any]:
-    """Return the methods that make a frozen dataclass a node."""
+def node_methods(cls: type[Any], *, pickling: bool) -> dict[str, Any]:
+    """Return the methods that make a frozen dataclass a node; with `pickling`, also those that copy and pickle it."""
     methods: dict[str, Any] = {
         "__init__": _creating(cls),
         "__setattr__": _set_attribute,
         "__delattr__": _delete_attribute,
         "__repr__": _represent,
     }
-    return methods if copies_in_its_own_way(cls) else methods | PICKLING
+    return methods | PICKLING if pickling else methods
 
 
 # Executed with the globals of the class's own `__init__`, in which jaxtyping and others resolve annotations that are

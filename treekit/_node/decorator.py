@@ -16,6 +16,7 @@ from treekit._node.allowed import check_fields, check_free, check_names
 from treekit._node.create import node_methods
 from treekit._node.creation import COPY, Creation
 from treekit._node.layout import register, rollback_on_error
+from treekit._node.pickling import copies_in_its_own_way
 from treekit._node.replace import replace
 from treekit._text.arguments import check_bool
 from treekit._text.describe import describe_value
@@ -217,12 +218,12 @@ def _make_node(cls: Any, *, init: bool, repr: bool, eq: bool, order: bool, kw_on
         check_fields(cls, [f.name for f in fields], slots=False)
         if generated:
             _relax_annotations(cls.__init__, [f.name for f in fields if f.metadata.get("converter")])
-        methods = node_methods(cls)
+        remembers = not copies_in_its_own_way(cls)
+        methods = node_methods(cls, pickling=remembers)
         if "__replace__" not in own:
             methods["__replace__"] = replace
         if "__repr__" in own or not repr:
             del methods["__repr__"]
-        remembers = "__reduce__" in methods
         creation = Creation.of(fields, methods["__init__"], remembers=remembers, generated=generated, checked=check)
         for name, method in methods.items():
             setattr(cls, name, method)
@@ -251,6 +252,7 @@ def _check_class_attributes(cls: Any, own: Mapping[str, Any]) -> None:
 
 def _keeps_init(cls: type[Any]) -> bool:
     """Whether a class adds no fields and inherits a handwritten `__init__`."""
+    # `dataclass` gives a class the fields that it inherits as the same objects.
     inherited = [f for base in cls.__mro__[1:] for f in vars(base).get("__dataclass_fields__", {}).values()]
     declared = [f for f in vars(cls)["__dataclass_fields__"].values() if not any(f is g for g in inherited)]
     return not declared and _is_init_by_hand(cls.__mro__[1:])

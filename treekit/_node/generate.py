@@ -106,7 +106,7 @@ def generate_flatten(layout: "Layout") -> tuple[Callable[..., Any], Callable[...
 
 def _stored(layout: "Layout") -> str:
     """Return the expression for the attributes of an instance, where some of them may not be fields."""
-    if layout.slots.difference(layout.names, layout.dropped):
+    if layout.slots.difference(layout.names, layout.dropped):  # not all slots are for fields
         return "attributes_of(self)"
     return "self.__dict__" if layout.cls.__dictoffset__ else "()"
 

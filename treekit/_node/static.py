@@ -1,4 +1,11 @@
-"""Static values: check them, compare them with their types, and share equal ones in treedefs."""
+"""Static values: check them, compare them with their types, and share equal ones in treedefs.
+
+    instances and treedefs -> their StaticFields -> its Key, and the first StaticFields of an equal Key
+    Interned - - weakly - -> every Key and StaticFields
+
+So what is not used any more is freed: `Interned` keeps nothing alive, and no static value, which may refer to an
+instance.
+"""
 
 import threading
 import weakref
@@ -62,7 +69,7 @@ class StaticFields(frozenset[object]):
     values: tuple[Any, ...]
     owner: type[Any] | None  # the class, whose instances need not read their values again; None if a value can change
     template: dict[str, Any]  # the __dict__ of such an instance without its children; copying it is fastest
-    _alive: tuple[Any, ...]  # the key and the first one, never read: while this exists, equal values find the first
+    _alive: tuple[Any, ...]  # its key and the first one, never read: while it exists, equal values find the first
 
     def __new__(
         cls,
@@ -75,8 +82,9 @@ class StaticFields(frozenset[object]):
         *,
         lasting: bool,
     ) -> "StaticFields":
-        marker = (object(),) if first is None else first
-        self = super().__new__(cls, marker)
+        # A set that is made of the first one has its marker too, so they are equal.
+        members = (object(),) if first is None else first
+        self = super().__new__(cls, members)
         self.cls = node_class
         self.meta = meta
         self.values = values
@@ -118,11 +126,6 @@ class Key:
 class Interned:
     """The `StaticFields` of one class that are in use.
 
-    It keeps none of them alive, and no static value, which may refer to an instance:
-
-        instances and treedefs -> their StaticFields -> its Key, and the first StaticFields of an equal Key
-        Interned - - weakly - -> every Key and StaticFields
-
     Args:
         cls: the class.
         names: the names of its fields.
@@ -148,14 +151,17 @@ class Interned:
         Raises:
             TypeError: a value is not hashable or contains an array; the message names the class and the field.
         """
+        # 1. The one of the same objects. While it exists, they are alive, so no other objects have their ids.
         ids = tuple(map(id, values))
-        static = self._by_ids.get(ids)  # while it exists, its values are alive, so no other objects have their ids
+        static = self._by_ids.get(ids)
         if static is not None:
             return static
         with self._lock:
+            # 2. The first one of equal values: if they are indistinguishable, or the same objects, which can change.
             key, first = self._find(values)
             if first is not None and (ids == tuple(map(id, first.values)) or all(map(is_plain_value, values))):
                 return first
+            # 3. A new one, which equals the first one of equal values.
             self._check(values)
             lasting = not any(map(can_change, values))
             static = StaticFields(self._cls, self._meta, values, self._blank, key, first, lasting=lasting)

@@ -151,7 +151,7 @@ def _with_own_variables(new: PyTree, old: PyTree, values: list[Any]) -> Any:
     def own(x: Any) -> Any:
         if id(x) not in shared:
             return x
-        if is_variable(x):
+        if is_variable(x):  # in a replacement
             return jtu.tree_map(own, x)
         return ref_like(x)
 

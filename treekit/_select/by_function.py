@@ -26,15 +26,6 @@ _MUST = (
 )
 
 
-# Python has a single () object, so identity cannot distinguish two of them in a tree. A mark for one is a tuple too,
-# which `where` can read.
-class _EmptyTuple(tuple[()]):
-    pass
-
-
-_is_empty_tuple = functools.partial(operator.is_, ())
-
-
 class ByFunction(Selection):
     """The nodes that a function returns.
 
@@ -71,7 +62,7 @@ class ByFunction(Selection):
         value_of = dict(zip(map(id, self._located.nodes), values, strict=True))
         # Not by their marks: JAX rebuilt the marked tree, and a class may have changed those that are not selected.
         parts = [*self._marked.leaf_of.values()]
-        for i, node in self._located.places:
+        for i, node in self._located.places:  # the leaves of each node become one part, so the next index is right
             parts[i : i + jtu.tree_structure(node).num_leaves] = [value_of[id(node)]]
         return self._located.treedef.unflatten(parts)
 
@@ -86,6 +77,13 @@ class _Marked(NamedTuple):
 
     tree: Any
     leaf_of: dict[int, Any]
+
+
+class _EmptyTuple(tuple[()]):
+    """A mark for (), of which Python has a single object, so that identity cannot find it. `where` can read both."""
+
+
+_is_empty_tuple = functools.partial(operator.is_, ())
 
 
 def _mark(tree: PyTree, is_leaf: IsLeaf) -> _Marked:
@@ -188,7 +186,7 @@ def _check_places(nodes: list[Any], found: list[Any], marked_tree: PyTree) -> No
         if not names:
             raise _not_a_node(node, marked_tree)
         if times == 0:
-            why = f"the node at {names}, which is inside another one that it returned: return one, or call tree_at twice"
+            why = f"the node at {names}, which is inside another one that it returned: return one of them"
         elif times > 1:
             why = f"{describe_value(node)}, which is at {names}; is_leaf=lambda x: x is None distinguishes several None"
         else:

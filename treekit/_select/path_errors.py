@@ -94,6 +94,13 @@ def _why_not_used(
 ) -> str:
     """Say why it is an error that the i-th selector decides about no leaf; "" if it is not.
 
+    | the selector | is it an error? |
+    |---|---|
+    | is a class without an instance | yes |
+    | selects only what earlier ones select | in labels; but not if it is a last row `**` |
+    | is a class, and its instances have no leaves | no |
+    | is a pattern that matches no leaf | yes |
+
     Args:
         name: as in `check_found`.
         selectors: as in `check_found`.
@@ -108,7 +115,7 @@ def _why_not_used(
             advice = f". An nnx.state has variables, and no modules. {_find_names(name, selector)}"
         return f"{no_instance(selector, [x.node for x in found])}{advice}"
     if earlier:
-        # A last row "**" is for whatever other rows leave, which may be nothing.
+        # Such a last row is for whatever other rows leave, which may be nothing.
         if name != LABELS or (selector == "**" and i == len(selectors) - 1):
             return ""
         return (

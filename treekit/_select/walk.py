@@ -63,6 +63,7 @@ def walk_matched(
         """Yield those at and below a node, given its `start_below` and the classes of the nodes above it."""
         name = start[:-1]
         # A variable and its value have one name. A pattern selects the value, so the walk goes on to it.
+        # With a class that no node above is of, an instance may be below.
         may_be_below = len(above) < len(classes) or patterns.may_match_below(name) or is_variable(x)
         children = keyed_children(x, is_leaf) if whole or may_be_below else []
         matching = () if is_variable(x) and children else patterns.matching(name)

@@ -5,9 +5,9 @@ import re
 from collections.abc import Sequence
 
 WIDTH = 80  # columns of a terminal
-_INDENT = 4  # columns, of what stands below a long name
+_INDENT = 4  # columns before a long note; or those of the names, if all are long
 _NAME = 24  # columns that names have at least, if they need them
-_NOTE = 8  # the same of notes
+_NOTE = 8  # columns that notes have at least, if they need them
 _COLOUR = re.compile(r"\033\[\d+m")
 
 
@@ -17,15 +17,22 @@ def in_columns(
     """Write each row on a line, with its cells below those of the row before.
 
     Each column is as wide as its longest cell. If lines would be longer than `width`, the widest columns give way, and
-    their cells go on in the lines below. Names, which are the first cells, have lines of their own if they are longer
-    than what the other columns leave.
+    their cells go on in the lines below. Names, which are the first cells, and notes have lines of their own if they
+    are longer than what the other columns leave. In 40 columns:
+
+        path         shape      note
+        head.bias    f32[3]     same
+        layers.0.attention.kernel
+                     f32[3, 4]  cast
+        head.weight  f32[2, 3]
+            from f64, which does not fit, so it
+            is cast
 
     Args:
         rows: the cells of each row.
         gap: what separates columns.
         width: that of the longest line.
-        has_notes: whether the last column has remarks, with a heading. Those that are longer than what the others leave
-            have lines of their own too.
+        has_notes: whether the last column has notes, with a heading.
     """
     if not rows:
         return []

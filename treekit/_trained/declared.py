@@ -16,9 +16,9 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
-from treekit._base.flax import is_for_something_else, is_nnx_module, is_param, is_variable_class, variable_class
+from treekit._base.flax import holds_no_parameter, is_nnx_module, is_param, is_variable_class, variable_class
 from treekit._base.jax import jtu
 from treekit._base.layouts import TRAINABLE
 from treekit._base.tree import or_leaf
@@ -28,17 +28,31 @@ from treekit._names.key_path import keyed_children
 _WHOLE_CLASS = "__treekit_trainable__"
 
 
-def declares(cls: Any, in_module: bool = False) -> bool:
-    """Whether a class decides which leaves in its instances are trained; in a module, its variables do."""
-    decides = is_variable_class(cls) if in_module else is_nnx_module(cls)
-    return decides or bool(_excluded_fields(cls)) or _is_frozen(cls, in_module)
+def declares(cls: Any) -> bool:
+    """Whether a class decides which leaves in its instances are trained."""
+    return _decision(cls, in_module=False) != ""
 
 
-def _is_frozen(cls: Any, in_module: bool) -> bool:
-    """Whether a class declares that nothing in its instances is trained."""
+def _decision(cls: Any, in_module: bool) -> Literal["frozen", "variable", "module", "fields", ""]:
+    """Return what a class decides about its instances: the first of these.
+
+    - "frozen": nothing in them is trained
+    - "variable": this variable of a module is trained
+    - "module": only variables are trained
+    - "fields": what is in some fields is not trained
+    - "": nothing
+    """
     if hasattr(cls, _WHOLE_CLASS):
-        return getattr(cls, _WHOLE_CLASS) is False
-    return is_variable_class(cls) and not is_param(cls) if in_module else is_for_something_else(cls)
+        is_frozen = getattr(cls, _WHOLE_CLASS) is False
+    else:
+        is_frozen = is_variable_class(cls) and not is_param(cls) if in_module else holds_no_parameter(cls)
+    if is_frozen:
+        return "frozen"
+    if in_module and is_variable_class(cls):
+        return "variable"
+    if not in_module and is_nnx_module(cls):
+        return "module"
+    return "fields" if _excluded_fields(cls) else ""
 
 
 @functools.lru_cache(1_000)  # asked of every class in a tree; classes that are not used any more are forgotten
@@ -64,15 +78,17 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
 
     def answers(part: PyTree, in_module: bool) -> Iterator[bool]:
         """Yield the answer for each leaf of a part of the tree."""
-        decides = or_leaf(is_leaf, lambda x: declares(variable_class(x), in_module))
+        decides = or_leaf(is_leaf, lambda x: _decision(variable_class(x), in_module) != "")
         for x in jtu.tree_leaves(part, is_leaf=decides):
             cls = variable_class(x)
-            if _is_frozen(cls, in_module):
+            decision = _decision(cls, in_module)
+            in_no_variable = in_module and decision != "variable"
+            if decision == "frozen":
                 yield from all_frozen(x)
             elif is_whole(x):
-                yield in_module and not is_variable_class(cls)  # what is in a module, and in none of its variables
+                yield in_no_variable
             else:
-                is_inside = not is_variable_class(cls) and (in_module or is_nnx_module(cls))
+                is_inside = in_no_variable or decision == "module"
                 for child, is_excluded in _children(x, _excluded_fields(cls)):
                     yield from all_frozen(child) if is_excluded else answers(child, is_inside)
 

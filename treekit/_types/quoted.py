@@ -38,6 +38,10 @@ def explained(what: str, owner: type[Any]) -> Generator[None]:
 def resolve(annotation: object, owner: type[Any]) -> Any:
     """Resolve an annotation, and the strings in it, with the names that are visible in its class.
 
+    `optax.ArrayTree` is `Union[..., Iterable["ArrayTree"]]`. For `params: optax.ArrayTree`, in a module that has no
+    "ArrayTree", that name is not found at first. Optax has it, with an alias that contains it in quotes, so it becomes
+    `_ELSEWHERE`, and the annotation is resolved once more.
+
     Raises:
         NameError: a name is not found.
     """

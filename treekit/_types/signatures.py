@@ -47,7 +47,7 @@ class _CheckedClass(type):
     cls: type[Any] | str = object  # of Typed itself, without a class in brackets
     axes: str | None = None  # of Batched
 
-    # Lambdas, not methods: jaxtyping's import hook, if used on treekit, gives every `def` a scope of sizes of its own.
+    # Lambdas instead of `def`, to which jaxtyping's import hook, if used on treekit, gives a scope of sizes of its own.
     _explain: Callable[[Any, Any], str] = lambda cls, x: _mismatch(x, cls, storage().get_shape_memo())
     _fits: Callable[[Any, Any], bool] = lambda cls, x: not cls._explain(x)
     __instancecheck_str__: Any = _explain  # for beartype
@@ -81,8 +81,8 @@ def _batched_mismatch(x: object, axes: str, memo: Memo) -> str:
             what = f"{path_text(path)}, {describe(leaf, short=False)},"
             return f"the first axes of {what} are not {axes!r}   {describe_memo(bound)}".rstrip()
         bound = after
-        if isinstance(leaf, np.ndarray):
-            rest[i] = np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape[count:])  # without memory of that size
+        if isinstance(leaf, np.ndarray):  # it stays one, since an annotation may ask for it; without memory of its size
+            rest[i] = np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape[count:])
         else:
             arrays[i] = untyped.ShapeDtypeStruct(leaf.shape[count:], leaf.dtype)
 

@@ -11,7 +11,8 @@ import numpy as np
 import optax
 
 from treekit._arrays.cast import array_like
-from treekit._base.dtype import dtype_of, holds, issubdtype
+from treekit._base.bounds import holds
+from treekit._base.dtype import dtype_of, issubdtype
 from treekit._base.flax import is_nnx_optimizer
 from treekit._base.jax import jnp, jtu
 from treekit._base.memory import copied

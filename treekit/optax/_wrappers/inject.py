@@ -11,7 +11,8 @@ import optax
 from jax.typing import DTypeLike
 from optax.schedules import InjectStatefulHyperparamsState, StatefulSchedule, WrappedSchedule
 
-from treekit._base.dtype import dtype_of, has_dtype, holds, is_weak, issubdtype, strengthen, weakened
+from treekit._base.bounds import holds
+from treekit._base.dtype import dtype_of, has_dtype, is_weak, issubdtype, strengthen, weakened
 from treekit._base.jax import jnp, jtu
 from treekit._base.memory import unshared
 from treekit._base.predicates import is_array, is_inexact_array, is_real_number, is_traced

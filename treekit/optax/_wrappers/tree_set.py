@@ -8,7 +8,8 @@ import numpy as np
 import optax
 
 from treekit._arrays.cast import array_like
-from treekit._base.dtype import dtype_of, holds, strengthen
+from treekit._base.bounds import holds
+from treekit._base.dtype import dtype_of, strengthen
 from treekit._base.jax import jtu
 from treekit._base.memory import unshared
 from treekit._base.predicates import is_array, is_real_number
