@@ -86,6 +86,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: unchecked(OPTAX.lbfgs)(memory_size=2.5), TypeError, "memory_size of lbfgs must be an int"
     ),
     "True for a number": Mistake(lambda: OPTAX.sgd(0.1, True), TypeError, "momentum of sgd"),
+    "False for a rate": Mistake(lambda: OPTAX.adamw(False), TypeError, "found False"),
     "a list for a rate that is injected": Mistake(
         lambda: OPTAX.inject_hyperparams(optax.adam)([0.1]), TypeError, "learning_rate of adam"
     ),
