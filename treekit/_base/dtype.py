@@ -26,13 +26,7 @@ ARRAYS: Any = (jax.Array, *OF_NUMPY)
 _WITH_DTYPE: Any = (*ARRAYS, jax.ShapeDtypeStruct)
 
 # NumPy's same_kind casts only go up this order. NumPy's own order lacks ml_dtypes (bf16, fp8), hence this one.
-_KINDS: tuple[Any, ...] = (
-    np.bool_,
-    np.unsignedinteger,
-    np.signedinteger,
-    np.floating,
-    np.complexfloating,
-)
+_KINDS: tuple[Any, ...] = (np.bool_, np.unsignedinteger, np.signedinteger, np.floating, np.complexfloating)
 
 
 @functools.cache  # called several times for each leaf

@@ -58,9 +58,7 @@ def is_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.number[A
     return isinstance(x, ARRAYS)
 
 
-def is_inexact_array(
-    x: object,
-) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.inexact[Any]]:
+def is_inexact_array(x: object) -> TypeIs[jax.Array | np.ndarray[Any, Any] | np.inexact[Any]]:
     """Return True for arrays that can have a gradient: floating-point and complex ones.
 
     Arrays of JAX in bf16 and fp8 are among them; NumPy arrays in these dtypes are not.

@@ -79,10 +79,7 @@ def filter_arrays(tree: T) -> T:
 
 
 def partition(
-    tree: T,
-    filter_spec: FilterSpec = is_array,
-    replace: object = None,
-    is_leaf: LeafPredicate | None = None,
+    tree: T, filter_spec: FilterSpec = is_array, replace: object = None, is_leaf: LeafPredicate | None = None
 ) -> tuple[T, T]:
     """Split a tree in two: the leaves that satisfy a condition, and the others. `combine` is the inverse.
 

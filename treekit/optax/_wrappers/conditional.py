@@ -195,7 +195,10 @@ def _conditional(core: Core, otherwise: Callable[[Any, Any], Any]) -> Callable[.
     return update_if
 
 
-def _by_loop(flag: Any, traced: Traced, consts: list[Any], hold: Callable[..., Any], state: OptState) -> Any:
+_Hold = Callable[[OptState, Updates], tuple[Any, Any]]  # `hold` of `update_if`
+
+
+def _by_loop(flag: Any, traced: Traced, consts: list[Any], hold: _Hold, state: OptState) -> tuple[Any, Any]:
     """Run or hold a step around a `MultiSteps`.
 
     Around the loop of that, a branch would copy the whole state twice on GPUs, as of JAX 0.10.2; without one, a branch
@@ -206,10 +209,11 @@ def _by_loop(flag: Any, traced: Traced, consts: list[Any], hold: Callable[..., A
     def run(carry: PyTree) -> Any:
         return traced(carry[1], consts=consts)
 
-    return run_if(flag, run, hold(state, traced.like[0]))
+    new_updates, new_state = run_if(flag, run, hold(state, traced.like[0]))
+    return new_updates, new_state
 
 
-def _by_cond(flag: Any, traced: Traced, consts: list[Any], hold: Callable[..., Any], state: OptState) -> Any:
+def _by_cond(flag: Any, traced: Traced, consts: list[Any], hold: _Hold, state: OptState) -> tuple[Any, Any]:
     # The arrays that it closes over are passed to the branches, since jit would keep them alive in its cache.
     def run(state: OptState, consts: list[Any]) -> Any:
         return traced(state, consts=consts)
