@@ -184,7 +184,7 @@ def in_native_order(x: Any) -> Any:
 
 
 def promoted_dtype(*leaves: object) -> Any:
-    """Return the dtype to which JAX promotes these leaves: numbers, arrays, and objects for arrays.
+    """Return the dtype to which JAX promotes arrays of these dtypes: those of numbers, arrays, and objects for arrays.
 
     JAX does not promote the smallest dtypes, so these do instead:
 

@@ -11,8 +11,9 @@ from treekit._base.jax import is_ref, jtu, ref_like
 from treekit._base.types import PyTree
 from treekit._graft.arguments import Choices, Convert, Resize, check_arguments, chosen
 from treekit._graft.leaves import leaves_of
+from treekit._graft.left import check_rename, left_of
 from treekit._graft.list_lengths import other_lengths
-from treekit._graft.matches import check_rename, left_of, match_leaves
+from treekit._graft.matches import match_leaves
 from treekit._graft.rename import Targets, rules_of
 from treekit._graft.report import GraftReport, report_of
 from treekit._graft.sources import sources_of
@@ -132,6 +133,8 @@ def graft(
     matches = match_leaves(ours, sources, choices.fresh)
     left = left_of(ours, sources.values(), matches, choices.fresh)
     check_rename(sources.values(), left, strict, names)
+    if strict:
+        _check_no_objects(old, {x.name for x in left.lacking})
     if ours and not matches:
         raise ValueError(
             f"the trees have no leaf in common. Old: {listed(old_names)}. New: {listed(names)}. Leaves match by name, "
@@ -143,7 +146,6 @@ def graft(
     report = report_of(ours, theirs, left, matches, values, choices)
     lengths_differ = other_lengths(left, matches)
     if strict:
-        _check_no_objects(old, {x.name for x in left.lacking})
         check_strict(report, old_names, fresh_patterns, rename, lengths_differ)
     elif lengths_differ:
         warnings.warn(f"graft: {lengths_differ}", stacklevel=2)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 from treekit._graft.leaves import Leaf
-from treekit._graft.matches import Left
+from treekit._graft.left import Left
 from treekit._text.lists import listed
 
 _INDEX = re.compile(r"(?<![^.])\d{1,18}(?![^.])")  # Python refuses to convert thousands of digits

@@ -27,8 +27,8 @@ Which old value does a new leaf get? The first rule that applies:
 2. By moments: if moments of its state have old values, and it is neither a moment nor a hyperparameter, one of the
    candidates in the states that these come from. The leaf is the only claimant.
 3. By label: one of the candidates with its label, for which the claimants with its label compete. If no candidate has
-   it, and the leaf is not a hyperparameter, those of both whose labels the other tree does not have: if labels x, y
-   became x, z, then z gets the values of y.
+   it, and the leaf is not a hyperparameter, candidates and claimants are those whose labels only their own tree has: if
+   labels x, y became x, z, then z gets the values of y.
 
 Rules 2 and 3 leave candidates and claimants. Which of the candidates does it get? The first row that holds:
 
@@ -36,8 +36,8 @@ Rules 2 and 3 leave candidates and claimants. Which of the candidates does it ge
 |---|---|---|---|
 | a | there are no candidates | none | none |
 | b | candidates and claimants have the same names, and names are safe | the one of its name | this one |
-| c | the leaf is fresh | none | all |
-| d | there is one, or all are equal, and there are enough for all claimants | the first | all |
+| c | the leaf is fresh | none: its value is dropped | all |
+| d | there is one, or all are equal, and there are enough for all claimants: a count always is | the first | all |
 | e | there are others | an error | |
 
 Names are safe unless a moment below the same keys has another name now: then a wrapper has shifted indices, so that
@@ -59,7 +59,6 @@ from treekit._base.predicates import is_traced
 from treekit._compare.diff import tree_diff
 from treekit._graft.leaves import Leaf, Slot, StateNode
 from treekit._graft.sources import Source
-from treekit._text.lists import nearest
 
 X = TypeVar("X", Leaf, Source)
 
@@ -197,54 +196,3 @@ def _undecided(claimants: Sequence[Leaf], candidates: Sequence[Source]) -> Value
         f"graft cannot decide which old value goes where. The new leaves:{mine}\nThe old leaves:{its}\n"
         f"Drop old ones with None in rename, or keep new ones with fresh, or pass rename={{{pattern!r}: {target!r}}}"
     )
-
-
-class Left(NamedTuple):
-    """What is left of both trees after matching.
-
-    Attributes:
-        lacking: the new leaves that need an old value and have none.
-        sources: the old values that no new leaf uses up.
-        used: the old leaves of which a value is used.
-        unused: the old leaves of which none is used, except those that `rename` drops or displaces.
-    """
-
-    lacking: list[Leaf]
-    sources: list[Source]
-    used: set[Leaf]
-    unused: list[Leaf]
-
-
-def left_of(new: Iterable[Leaf], old: Iterable[Source], matches: Matches, fresh: Container[str]) -> Left:
-    """Return what matching leaves of the new leaves and of the old values."""
-    used_up = {x for each in matches.values() for x in each}
-    used = {leaf for x in used_up for leaf in x.leaves}
-    sources = [x for x in old if x not in used_up]
-    return Left(
-        lacking=[leaf for leaf in new if leaf.is_asked and leaf.name not in fresh and leaf not in matches],
-        sources=sources,
-        used=used,
-        unused=[leaf for x in sources for leaf in x.leaves if leaf not in used],
-    )
-
-
-def check_rename(sources: Iterable[Source], left: Left, strict: bool, names: Sequence[str]) -> None:
-    """Raise a ValueError if a pattern of `rename` leads to no new leaf; with `strict`, if one of its targets does not.
-
-    Args:
-        sources: all old values.
-        left: what matching left of them.
-        strict: as in `graft`.
-        names: the names of the new leaves.
-    """
-    renamed, unused = [(x, x.rule) for x in sources if x.rule], set(left.sources)
-    used = {rule for x, rule in renamed if x not in unused}
-    used_patterns = {rule.pattern for rule in used}
-    for x, rule in renamed:
-        is_used = rule in used if strict else rule.pattern in used_patterns
-        if not is_used:
-            lacks = "has in a state of another class" if x.name in names else "does not have"
-            raise ValueError(
-                f"rename: {rule.pattern!r} leads to {x.name or 'the root'}, which the new tree {lacks}. The nearest "
-                f"paths: {nearest(x.name, names)}"
-            )

@@ -12,7 +12,8 @@ from treekit._base.jax import jnp
 from treekit._base.predicates import is_traced
 from treekit._graft.arguments import Choices
 from treekit._graft.leaves import Leaf
-from treekit._graft.matches import Left, Matches
+from treekit._graft.left import Left
+from treekit._graft.matches import Matches
 from treekit._graft.values import Refused
 from treekit._text.describe import count, describe
 from treekit._text.table import Comparison, Shown

@@ -123,7 +123,7 @@ def _entries(leaf: Leaf, rule: Rule, slots: Mapping[str, Slot], is_in_new: Calla
     are_as_many_in_new = all(map(is_in_new, entries)) and not is_in_new(lacking)
     if are_as_many_in_new:
         return entries
-    why = ", which are not as many as in the new tree"
+    why = "; the new tree has another number of entries"
     return [dataclasses.replace(x, why_refused=why) for x in (*entries, lacking)]
 
 

@@ -24,8 +24,9 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     | read backwards | *b.**.a | cb.y.x.a. | "y.x." at (3, 7) | "c" at (0, 1) |
     | and forwards again | | | ".x.y" at (1, 5): it has the dot at its other end, so one further | "c" at (7, 8) |
     """
-    if prefix := fixed_start(glob):
+    if prefix := fixed_start(glob):  # such as that of a.b.**, which takes the rest
         return [(len(prefix), len(name) + 1)]
+    # A glob that is written backwards is a glob, whose groups have the opposite order.
     backwards = with_dot(name[::-1])
     match = kept_regex(glob[::-1]).fullmatch(backwards)
     assert match is not None, "the glob matches the name"
@@ -34,6 +35,6 @@ def wildcard_spans(glob: str, name: str) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     for wildcard, group in zip(wildcards, range(len(wildcards), 0, -1), strict=True):
         start, end = match.span(group)
-        moved = 1 if wildcard[1] else 0
-        spans.append((length - end + moved, length - start + moved))
+        dot = 1 if wildcard[1] else 0  # of a `**`, which is at its other end now
+        spans.append((length - end + dot, length - start + dot))
     return spans

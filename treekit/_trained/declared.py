@@ -7,9 +7,13 @@
 | a module of Flax NNX | only its `Param`s are trained, and variables of classes with `__treekit_trainable__ = True` |
 | a variable of Flax for statistics, a cache, sown values or a random stream | it is not trained |
 
-So the answer depends on where a leaf is. In a module of NNX, and in none of its variables, which is the argument
-`in_module` below: arrays are not trained, and neither are variables of a user's own class. In the value of a variable
-that is trained, the other rows decide again.
+So the answer depends on where a leaf is:
+
+| a leaf | is it trained? |
+|---|---|
+| in a module of NNX and in none of its variables, as `in_module` says below | no; of variables, only those above are |
+| in the value of a variable that is trained | the other rows of the first table decide again |
+| in no module | they decide |
 """
 
 import dataclasses
@@ -82,15 +86,14 @@ def declared_frozen(tree: PyTree, is_leaf: IsLeaf) -> list[bool]:
         for x in jtu.tree_leaves(part, is_leaf=decides):
             cls = variable_class(x)
             decision = _decision(cls, in_module)
-            in_no_variable = in_module and decision != "variable"
             if decision == "frozen":
                 yield from all_frozen(x)
             elif is_whole(x):
-                yield in_no_variable
+                yield in_module and decision != "variable"
             else:
-                is_inside = in_no_variable or decision == "module"
+                child_in_module = decision == "module" or (in_module and decision != "variable")
                 for child, is_excluded in _children(x, _excluded_fields(cls)):
-                    yield from all_frozen(child) if is_excluded else answers(child, is_inside)
+                    yield from all_frozen(child) if is_excluded else answers(child, child_in_module)
 
     def all_frozen(part: PyTree) -> Iterator[bool]:
         return itertools.repeat(True, len(jtu.tree_leaves(part, is_leaf=is_leaf)))

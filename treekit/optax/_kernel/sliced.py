@@ -19,6 +19,9 @@ class SlicedState:
     For example, the state of adam for params {b, w} has the slots count, [mu of b, mu of w] and [nu of b, nu of w].
     `part([1])` is a state of adam for the params [w], with the same count, and `put([1], new)` puts such a state back.
 
+    Indices count the leaves of the params, and numbers count their holes too: of params [None, b, w], b and w have the
+    indices 0 and 1, and the numbers 1 and 2.
+
     Attributes:
         slots: for each tree of the state that is like the params, a list, with an item for each leaf of the params; all
             other leaves of the state, as they are.
@@ -44,7 +47,7 @@ class SlicedState:
 
     @classmethod
     def like(cls, some: "SlicedState", params: Params) -> "SlicedState":
-        """Return a state like one for some of the params, for all of them, with holes for `put` to fill."""
+        """Return a state for all params, of holes for `put` to fill, with the structure of a state for some of them."""
         leaves, treedef = jtu.tree_flatten(params, is_leaf=is_hole)
         all_params = LikeParams(leaves, [(i,) for i in range(len(leaves))], treedef)
         numbers = numbers_of_leaves(params)
