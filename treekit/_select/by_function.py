@@ -168,8 +168,8 @@ def _locate(returned: Any, marked_tree: PyTree) -> _Located:
             raise _not_a_node(returned, marked_tree)
         nodes, is_one = list(several), False
         parts, treedef = jtu.tree_flatten(marked_tree, is_leaf=_is_one_of(nodes))
-    is_node = _is_one_of(nodes)
-    places = [(i, x) for i, x in enumerate(parts) if is_node(x)]
+    ids = set(map(id, nodes))
+    places = [(i, x) for i, x in enumerate(parts) if id(x) in ids]
     _check_places(nodes, [x for _, x in places], marked_tree)
     return _Located(is_one, nodes, places, treedef)
 
