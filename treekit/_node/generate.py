@@ -29,16 +29,14 @@ when it creates one: `if not names.issuperset(self.__dict__): check_attributes_a
 import dataclasses
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from treekit._node.allowed import is_slot
+from treekit._node.field_names import FieldNames
 from treekit._node.pickling import attributes_of
 from treekit._node.static import STATIC
-
-if TYPE_CHECKING:  # a layout has the functions that are generated for it
-    from treekit._node.layout import Layout
 
 _FLATTEN = """
 def flatten(self):
@@ -71,53 +69,53 @@ def rebuild(static, children):
 """
 
 
-def generate_flatten(layout: "Layout") -> tuple[Callable[..., Any], Callable[..., Any]]:
+def generate_flatten(fields: FieldNames) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Generate `flatten`, from an instance to (children, static), and `flatten_with_keys`."""
     scope: dict[str, Any] = {
-        "cls": layout.cls,
-        "keys": tuple(jax.tree_util.GetAttrKey(name) for name in layout.data),
-        "check_fields_are_set": layout.check_fields_are_set,
-        "read_static": layout.read_static,
-        "freeze_attributes": layout.freeze_attributes,
-        "check_attributes_are_fields": layout.check_attributes_are_fields,
+        "cls": fields.cls,
+        "keys": tuple(jax.tree_util.GetAttrKey(name) for name in fields.data),
+        "check_fields_are_set": fields.check_fields_are_set,
+        "read_static": fields.read_static,
+        "freeze_attributes": fields.freeze_attributes,
+        "check_attributes_are_fields": fields.check_attributes_are_fields,
         "attributes_of": attributes_of,
-        "names": frozenset((*layout.names, *layout.dropped)),
+        "names": frozenset((*fields.names, *fields.dropped)),
     }
     check = ""
-    if layout.creation is None:
-        check = f"if not names.issuperset({_stored(layout)}): check_attributes_are_fields(self)"
-    if layout.remembers:
-        changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(layout.meta))
+    if fields.creation is None:
+        check = f"if not names.issuperset({_stored(fields)}): check_attributes_are_fields(self)"
+    if fields.remembers:
+        changed = " or ".join(f"values[{i}] is not self.{name}" for i, name in enumerate(fields.meta))
         set_static = _SET_REMEMBERED.format(STATIC=STATIC, changed=changed)
-    elif layout.meta:
+    elif fields.meta:
         set_static = "static = read_static(self)"
     else:
         set_static = "static = empty"
-        scope["empty"] = layout.intern(())
+        scope["empty"] = fields.intern(())
 
     def generate(*children: str) -> Callable[..., Any]:
         lines = textwrap.indent(set_static, " " * 8)
         source = _FLATTEN.format(check=check, set_static=lines, children="".join(f"{child}, " for child in children))
-        return _run(source, "flatten", layout.cls, scope)
+        return _run(source, "flatten", fields.cls, scope)
 
-    children = [f"self.{name}" for name in layout.data]
+    children = [f"self.{name}" for name in fields.data]
     return generate(*children), generate(*(f"(keys[{i}], {child})" for i, child in enumerate(children)))
 
 
-def _stored(layout: "Layout") -> str:
+def _stored(fields: FieldNames) -> str:
     """Return the expression for the attributes of an instance, where some of them may not be fields."""
-    if layout.slots.difference(layout.names, layout.dropped):  # not all slots are for fields
+    if fields.slots.difference(fields.names, fields.dropped):  # not all slots are for fields
         return "attributes_of(self)"
-    return "self.__dict__" if layout.cls.__dictoffset__ else "()"
+    return "self.__dict__" if fields.cls.__dictoffset__ else "()"
 
 
-def generate_rebuild(layout: "Layout") -> Callable[..., Any]:
+def generate_rebuild(fields: FieldNames) -> Callable[..., Any]:
     """Generate `rebuild`, from (static, children) to an instance, with the defaults of fields that are dropped."""
-    return _with_defaults(layout, _rebuild_fields(layout))
+    return _with_defaults(fields, _rebuild_fields(fields))
 
 
-def _rebuild_fields(layout: "Layout") -> Callable[..., Any]:
-    cls, names = layout.cls, (*layout.data, *layout.meta)
+def _rebuild_fields(fields: FieldNames) -> Callable[..., Any]:
+    cls, names = fields.cls, (*fields.data, *fields.meta)
     if not cls.__dictoffset__ or any(is_slot(cls, name) for name in names):
 
         def rebuild(static: Any, children: Any) -> Any:  # a loop is as fast as generated code here
@@ -128,18 +126,18 @@ def _rebuild_fields(layout: "Layout") -> Callable[..., Any]:
 
         return rebuild
     source = _REBUILD_WITH_DICT.format(
-        into_attributes="".join(f"attributes[{name!r}], " for name in layout.data),
-        remember=f"attributes[{STATIC!r}] = static" if layout.remembers else "",
+        into_attributes="".join(f"attributes[{name!r}], " for name in fields.data),
+        remember=f"attributes[{STATIC!r}] = static" if fields.remembers else "",
     )
     # Not through `object.__setattr__`, which would first look the name up in the class.
     set_dict = next(vars(base)["__dict__"].__set__ for base in cls.__mro__ if "__dict__" in vars(base))
     return _run(source, "rebuild", cls, {"cls": cls, "new": object.__new__, "set_dict": set_dict})
 
 
-def _with_defaults(layout: "Layout", rebuild: Callable[..., Any]) -> Callable[..., Any]:
+def _with_defaults(fields: FieldNames, rebuild: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `rebuild` that gives the instance the defaults of the fields of a dataclass that are dropped."""
-    fields = dataclasses.fields(layout.cls) if dataclasses.is_dataclass(layout.cls) else ()
-    dropped = [f for f in fields if f.name in layout.dropped]
+    declared = dataclasses.fields(fields.cls) if dataclasses.is_dataclass(fields.cls) else ()
+    dropped = [f for f in declared if f.name in fields.dropped]
     defaults = {f.name: f.default for f in dropped if f.default is not dataclasses.MISSING}
     factories = {f.name: f.default_factory for f in dropped if f.default_factory is not dataclasses.MISSING}
     if not (defaults or factories):
