@@ -34,7 +34,7 @@ Rules 2 and 3 leave candidates and claimants. Which of the candidates does it ge
 
 | | if | the leaf gets | and uses up |
 |---|---|---|---|
-| a | there are no candidates | none | none |
+| a | it has no candidate | none | none |
 | b | candidates and claimants have the same names, and names are safe | the one of its name | this one |
 | c | the leaf is fresh | none: its value is dropped | all |
 | d | there is one, or all are equal, and there are enough for all claimants: a count always is | the first | all |

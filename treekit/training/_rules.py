@@ -119,7 +119,7 @@ class Rules:
             elif inexact:
                 why = f"it matches no path, such as {path_name(inexact[0].path)!r}, and no field"
             else:
-                why = "there is none"
+                why = "the state has none"
             raise ValueError(
                 f"dtype[{keys[i]!r}] decides about no floating-point array of the state: {why}. The first pattern "
                 f"decides, and without one, the field: {fields}"
